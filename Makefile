@@ -1,0 +1,45 @@
+# make demo and make test do all the set-up on a fresh machine with Python 3.11 or later, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format install clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+demo: $(VENV)/.package  ## a tour of the methods: size, agreement with the uncompressed feature, time
+	@$(BIN)/python -m polycov.tour
+
+test: $(VENV)/.developer lint  ## lint, types, doctests and tests
+	$(BIN)/python -m pytest -n auto
+
+lint: $(VENV)/.developer
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+format: $(VENV)/.developer  ## format and fix what can be fixed
+	$(BIN)/ruff check --fix
+	$(BIN)/ruff format
+
+install: $(VENV)/.developer  ## the environment of a developer
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+$(VENV)/.pip: constraints.txt
+	@echo "Setting up $(VENV) (torch is large; the first time takes a minute or more) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) pip
+	@touch $@
+
+$(VENV)/.package: $(VENV)/.pip pyproject.toml
+	@$(PIP) -e .
+	@touch $@
+
+$(VENV)/.developer: $(VENV)/.package
+	@$(PIP) --group test --group lint
+	@touch $@

@@ -1,0 +1,18 @@
+import math
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+import polycov
+
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _doctest_names(doctest_namespace: dict[str, object]) -> None:
+    doctest_namespace.update(torch=torch, math=math, polycov=polycov)

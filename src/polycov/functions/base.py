@@ -1,0 +1,62 @@
+"""What every matrix function gives to a pool."""
+
+import torch
+from torch import Tensor, nn
+
+
+class MatrixFunction(nn.Module):
+    """A function q of the second-order statistic C, as it acts on A = C / tr C.
+
+    A pool hands over A (its eigenvalues lie in [0, 1]) and ``root`` = √(tr C), and takes
+    ``q(C) = (tr C) ** degree · forward(A, root)``. On the side of the Gram matrix S = rows rowsᵀ the same function is
+    ``constant(root) · I + rowsᵀ quotient(S, root) rows``, since q(x) = b + x·r(x).
+
+    Attributes:
+        degree: the power of the trace that `forward` leaves to the pool; 0 if it leaves none.
+        exact: whether the function runs on eigenvalues; then the pool computes in float64 (see `spectral`).
+        routes: the routes it can take.
+    """
+
+    degree: float = 0.0
+    exact: bool = False
+    routes: tuple[str, ...] = ("covariance", "gram", "paper")
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+        """Returns f(A) for symmetric A of trace 1, (B, C, C), and root = √(tr C), (B,)."""
+        raise NotImplementedError
+
+    def quotient(self, gram: Tensor, root: Tensor) -> Tensor | None:
+        """Returns r(S), (B, N, N), or None for r = 1."""
+        raise NotImplementedError
+
+    def constant(self, root: Tensor) -> Tensor | None:
+        """Returns b, (B,), or None for b = 0."""
+        return None
+
+    def cost(self, size: int) -> float:
+        """Returns the multiply-adds of the function on a matrix of ``size`` rows."""
+        raise NotImplementedError
+
+
+def add_identity(matrix: Tensor, constant: Tensor | None) -> Tensor:
+    """Returns ``matrix + constant · I`` for one constant a sample, (B,)."""
+    if constant is None:
+        return matrix
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    return matrix + constant[:, None, None] * eye
+
+
+def split_trace(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns A = C / tr C and √(tr C), (B,), of symmetric positive semidefinite C; zero matrices stay zero."""
+    trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
+    trace = torch.where(trace == 0, 1.0, trace)
+    return matrix / trace[:, None, None], trace.sqrt()
+
+
+def apply_function(function: MatrixFunction, matrix: Tensor) -> Tensor:
+    """Returns q(C) for symmetric positive semidefinite C, (B, C, C): what a pool does, on a matrix of one's own."""
+    unit, root = split_trace(matrix)
+    return (root ** (2 * function.degree))[:, None, None] * function(unit, root)

@@ -1,0 +1,226 @@
+"""Pools: local features in, one vector a sample out."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polycov.errors import NonFiniteError, PolycovError, positive_int
+from polycov.first_order import FirstOrder
+from polycov.functions.base import MatrixFunction, add_identity
+from polycov.moments import Moment, as_tokens, unit_trace
+from polycov.route import Route, cheapest, check_route
+from polycov.spec import Spec, parse_spec
+from polycov.vectors.base import Vector
+from polycov.vectors.normalize import Post
+from polycov.vectors.project import Project, StreamingPCA
+
+
+class Pool(nn.Module):
+    """What all pools share: shapes, precision, the stages after the vector, and the check of the result.
+
+    Precision: half-precision features are pooled in float32, and functions of eigenvalues in float64. The result has
+    the dtype of the features, or float32 under autocast, as torch's own float32 operations have.
+
+    Attributes:
+        channels: C, of the features.
+        out_features: D, of the result.
+        spec: the canonical spec; a pool made of it with the same seed is the same pool.
+        seed: of everything random in it.
+        check_finite: raise `NonFiniteError` where the result has NaN or Inf. Costs a look at the result in eager
+            mode; never done inside `torch.compile`.
+    """
+
+    exact = False
+
+    def __init__(self, channels: int, spec: Spec, seed: int, check_finite: bool) -> None:
+        super().__init__()
+        self.channels = positive_int("a pool", "channels", channels)
+        self.spec = str(spec)
+        self.seed = seed
+        self.check_finite = check_finite
+        self.post = nn.ModuleList()
+        self.out_features = 0
+
+    def _append(self, spec: Spec, features: int) -> None:
+        for stage in spec.post:
+            module: Post = stage.build(features=features, seed=self.seed)
+            self.post.append(module)
+            features = module.out_features
+        self.out_features = features
+
+    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Returns the vector (B, D) up to a scale a sample, and that scale (B,) or None for 1."""
+        raise NotImplementedError
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pools features.
+
+        Args:
+            x: maps (B, C, H, W) or tokens (B, N, C), floating point.
+            mask: optional, boolean, (B, N) or for maps (B, H, W): True where a token exists.
+
+        Returns:
+            (B, D).
+
+        Raises:
+            PolycovError: on a wrong shape, dtype or mask.
+            NonFiniteError: if the features have NaN or Inf, or the result leaves the range of its dtype.
+        """
+        return self._pool(x, mask, len(self.post))
+
+    def _pool(self, x: Tensor, mask: Tensor | None, stages: int) -> Tensor:
+        tokens, mask = as_tokens(x, mask)
+        if tokens.shape[-1] != self.channels:
+            raise PolycovError(
+                f"Expected {self.channels} channels, got {tokens.shape[-1]} in features of shape {tuple(x.shape)}; "
+                "maps are (B, C, H, W), tokens (B, N, C)."
+            )
+        device = tokens.device.type
+        low = tokens.dtype in (torch.float16, torch.bfloat16)
+        dtype = torch.float32 if torch.is_autocast_enabled(device) and low else tokens.dtype
+        work = torch.float64 if self.exact else torch.float32 if low else tokens.dtype
+        with torch.autocast(device, enabled=False):
+            result = self._run(tokens.to(work), mask, stages).to(dtype)
+        if self.check_finite and not torch.compiler.is_compiling():
+            _check_finite(result, "The pooled features", "scale the features down, or pool in a wider dtype")
+        return result
+
+    def _run(self, tokens: Tensor, mask: Tensor | None, stages: int) -> Tensor:
+        vector, scale = self.aggregate(tokens, mask)
+        for i in range(stages):
+            stage = self.post[i]
+            degree: Any = stage.degree
+            if scale is not None and degree is None:
+                vector, scale = vector * scale.unsqueeze(-1), None
+            vector = stage(vector)
+            if scale is not None:
+                scale = scale**degree if degree else None
+        return vector if scale is None else vector * scale.unsqueeze(-1)
+
+    @torch.no_grad()
+    def fit(self, batches: Iterable[Tensor | tuple[Tensor, ...] | list[Tensor]]) -> "Pool":
+        """Fits the stage `project` on training features, in one pass.
+
+        Args:
+            batches: of features as `forward` takes them, or of tuples that begin with them (as a DataLoader gives).
+
+        Returns:
+            The pool.
+
+        Raises:
+            PolycovError: if there is nothing to fit, or there are too few samples.
+        """
+        index = next((i for i, stage in enumerate(self.post) if isinstance(stage, Project)), None)
+        if index is None:
+            raise PolycovError(f"There is nothing to fit in {self.spec!r}: it has no stage 'project'.")
+        project: Any = self.post[index]
+        pca = StreamingPCA()
+        for batch in batches:
+            x = batch if isinstance(batch, Tensor) else batch[0]
+            pca.update(self._pool(x, None, index))
+        project.set_components(*pca.components(project.out_features))
+        return self
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.channels}, {self.spec!r}, seed={self.seed})"
+
+
+class SecondOrderPool(Pool):
+    """Second-order pooling as three stages: moment, function, vector.
+
+    Args:
+        channels: C, of the features.
+        spec: ``moment | function | vector``, with any number of ``| post`` behind.
+        seed: of the sketches; the same on every device. The global random state is neither used nor changed.
+        route: "covariance" (the C × C side), "gram" (the N × N side), "paper" (the sketches location by location, as
+            printed), or "auto", the cheapest for each shape. All give the same feature.
+        check_finite: raise `NonFiniteError` rather than return NaN or Inf.
+
+    Example:
+        >>> pool = SecondOrderPool(64, "covariance | sqrt(5) | tensor_sketch(512)")
+        >>> pool(torch.rand(2, 64, 7, 7)).shape
+        torch.Size([2, 512])
+        >>> pool
+        SecondOrderPool(64, 'covariance | sqrt(5) | tensor_sketch(512)', seed=0)
+    """
+
+    def __init__(
+        self, channels: int, spec: str | Spec, *, seed: int = 0, route: Route = "auto", check_finite: bool = True
+    ) -> None:
+        spec = spec if isinstance(spec, Spec) else parse_spec(spec)
+        if spec.first_order:
+            raise PolycovError(f"'{spec}' is first-order pooling: use create_pool, or FirstOrderPool.")
+        super().__init__(channels, spec, seed, check_finite)
+        moment, function, vector = spec.aggregation
+        self.moment: Moment = moment.build(channels=channels)
+        self.function: MatrixFunction = function.build()
+        self.vector: Vector = vector.build(channels=self.moment.out_channels, seed=seed)
+        self.exact = self.function.exact
+        self.route: Route = check_route(route)
+        if self.route not in ("auto", *self.function.routes) or (
+            self.route == "paper" and not self.vector.has_factored
+        ):
+            raise PolycovError(f"The route {route!r} does not exist for '{function} | {vector}'. Use 'auto'.")
+        self._append(spec, self.vector.out_features)
+
+    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        rows, root = unit_trace(self.moment(tokens, mask))
+        if self.check_finite and not torch.compiler.is_compiling():
+            _check_finite(root.unsqueeze(-1), "The features", "look for the layer before that makes them")
+        route = cheapest(self.function, *rows.shape[1:]) if self.route == "auto" else self.route
+        if route == "covariance":
+            vector = self.vector(self.function(rows.mT @ rows, root))
+        else:
+            quotient = self.function.quotient(rows @ rows.mT, root)
+            left = rows if quotient is None else quotient @ rows
+            constant = self.function.constant(root)
+            if route == "gram":
+                vector = self.vector(add_identity(left.mT @ rows, constant))
+            else:
+                vector = self.vector.factored(left, rows)
+                if constant is not None:
+                    eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device).unsqueeze(0)
+                    vector = vector + constant.unsqueeze(-1) * self.vector(eye)
+        degree = 2 * self.function.degree
+        return vector, root**degree if degree else None
+
+    def __repr__(self) -> str:
+        return super().__repr__()[:-1] + ("" if self.route == "auto" else f", route={self.route!r}") + ")"
+
+
+class FirstOrderPool(Pool):
+    """First-order pooling: ``average``, ``max`` or ``gem(3)``, with any number of ``| post`` behind.
+
+    Args:
+        channels: C, of the features.
+        spec: of the pool.
+        seed: of what is random behind it.
+        check_finite: raise `NonFiniteError` rather than return NaN or Inf.
+
+    Example:
+        >>> FirstOrderPool(64, "average | l2")(torch.rand(2, 64, 7, 7)).shape
+        torch.Size([2, 64])
+    """
+
+    def __init__(self, channels: int, spec: str | Spec, *, seed: int = 0, check_finite: bool = True) -> None:
+        spec = spec if isinstance(spec, Spec) else parse_spec(spec)
+        if not spec.first_order:
+            raise PolycovError(f"'{spec}' is second-order pooling: use create_pool, or SecondOrderPool.")
+        super().__init__(channels, spec, seed, check_finite)
+        self.pooling: FirstOrder = spec.aggregation[0].build(channels=channels)
+        self._append(spec, self.pooling.out_features)
+
+    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, None]:
+        return self.pooling(tokens, mask), None
+
+
+def _check_finite(x: Tensor, what: str, advice: str) -> None:
+    finite = torch.isfinite(x)
+    if not bool(finite.all()):
+        samples = (~finite.all(-1)).nonzero().flatten().tolist()
+        raise NonFiniteError(
+            f"{what} of {len(samples)} of {len(x)} samples (numbers {samples[:10]}) have NaN or Inf: {advice}; "
+            "check_finite=False lets them through."
+        )

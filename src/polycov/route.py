@@ -1,0 +1,47 @@
+"""Which way to evaluate a pool: all ways give the same feature, so the cheapest is taken."""
+
+from typing import Literal, get_args
+
+from polycov.errors import PolycovError, known
+from polycov.functions.base import MatrixFunction
+
+Route = Literal["auto", "covariance", "gram", "paper"]
+
+
+def check_route(route: str) -> Route:
+    """Returns ``route`` if it is one.
+
+    Raises:
+        PolycovError: otherwise, with the known ones.
+    """
+    for name in get_args(Route):
+        if route == name:
+            return name
+    raise PolycovError(f"Unknown route {route!r}. {known(str(route), get_args(Route))}")
+
+
+def cost(route: str, function: MatrixFunction, locations: int, channels: int) -> float:
+    """Returns the multiply-adds of a function of the statistic, by one route, for one sample.
+
+    Args:
+        route: "covariance" (the C × C side) or "gram" (the N × N side).
+        function: stage 2.
+        locations: N.
+        channels: C.
+    """
+    n, c = float(locations), float(channels)
+    if route == "covariance":
+        return n * c * c + function.cost(channels)
+    return n * n * c + function.cost(locations) + n * n * c + n * c * c  # S, r(S), r(S) X, Xᵀ(r(S) X)
+
+
+def cheapest(function: MatrixFunction, locations: int, channels: int) -> str:
+    """Returns the route with the fewest multiply-adds.
+
+    Example:
+        >>> from polycov.functions.newton_schulz import NewtonSchulzSqrt
+        >>> cheapest(NewtonSchulzSqrt(5), 784, 256), cheapest(NewtonSchulzSqrt(5), 49, 512)
+        ('covariance', 'gram')
+    """
+    routes = [route for route in ("covariance", "gram") if route in function.routes]
+    return min(routes, key=lambda route: cost(route, function, locations, channels))

@@ -1,0 +1,76 @@
+"""What the contract suite runs on: every registered stage and method, in small pools, and features to feed them."""
+
+import inspect
+
+import torch
+from torch import Tensor
+
+import polycov
+from polycov.pool import Pool
+
+CHANNELS = 4
+
+
+def method_specs() -> list[str]:
+    """Every method of the literature, at a small dimension."""
+    specs = []
+    for name in polycov.list_methods():
+        method = polycov.get_method(name)
+        small = {"dim": 6, "width": 12}
+        options = {key: small[key] for key in inspect.signature(method).parameters if key in small}
+        specs.append(method(**options))
+    return specs
+
+
+def stage_specs() -> list[str]:
+    """Every registered stage, by its own examples, among otherwise ordinary stages."""
+    frames = {
+        "moment": "{} | sqrt(5) | triu",
+        "function": "covariance | {} | tensor_sketch(24)",
+        "vector": "covariance | sqrt(5) | {}",
+        "first_order": "{}",
+        "post": "covariance | sqrt(5) | triu | {}",
+    }
+    return [frames[stage.kind].format(example) for stage in polycov.list_stages() for example in stage.examples]
+
+
+def canonical(specs: list[str]) -> list[str]:
+    return list(dict.fromkeys(str(polycov.parse_spec(spec)) for spec in specs))
+
+
+SPECS = canonical(method_specs() + stage_specs())
+SECOND_ORDER = [spec for spec in SPECS if not polycov.parse_spec(spec).first_order]
+EXACT = [spec for spec in SECOND_ORDER if "exact" in spec]
+POLYNOMIAL = [spec for spec in SECOND_ORDER if "exact" not in spec and "lyapunov" not in spec]
+
+
+def features(batch: int = 2, locations: int = 20, channels: int = CHANNELS, seed: int = 0, **kwargs: object) -> Tensor:
+    """Random tokens, correlated between channels, with a mean."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(batch, locations, channels, generator=generator, dtype=torch.float64)
+    mix = torch.randn(channels, channels, generator=generator, dtype=torch.float64) * 0.3 + torch.eye(channels)
+    return (x @ mix + 0.5).to(**{"dtype": torch.float64, **kwargs})
+
+
+def repeated(channels: int = CHANNELS) -> Tensor:
+    """Tokens (1, 2C, C) of mean 0 whose second moment has eigenvalues (2, 2, …, 1) in a rotated basis."""
+    values = torch.full((channels,), 2.0, dtype=torch.float64)
+    values[-1] = 1.0
+    generator = torch.Generator().manual_seed(1)
+    rotation = torch.linalg.qr(torch.randn(channels, channels, generator=generator, dtype=torch.float64)).Q
+    half = values.sqrt().diag() @ rotation.mT
+    return torch.cat([half, -half]).unsqueeze(0)
+
+
+def make(spec: str, channels: int = CHANNELS, dtype: torch.dtype = torch.float64, **kwargs: object) -> Pool:
+    """A pool of the spec, fitted where it must be."""
+    pool = polycov.create_pool(spec, channels, **kwargs).to(dtype)
+    if "project" in spec:
+        pool.fit([features(40, 12, channels, seed=9, dtype=dtype)])
+    return pool
+
+
+def relative(a: Tensor, b: Tensor) -> float:
+    """‖a − b‖ / ‖b‖ in float64."""
+    a, b = a.detach().double(), b.detach().double()
+    return float((a - b).norm() / b.norm().clamp(min=1e-300))

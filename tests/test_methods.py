@@ -1,0 +1,85 @@
+import pytest
+import torch
+
+import polycov
+from samples import features, relative
+
+
+def test_the_table_of_the_paper() -> None:
+    table = {
+        "average": "average",
+        "max": "max",
+        "gem": "gem(3)",
+        "bilinear": "bilinear | identity | flatten | signed_sqrt | l2",
+        "cbp-ts": "bilinear | identity | tensor_sketch(64) | signed_sqrt | l2",
+        "cbp-rm": "bilinear | identity | random_maclaurin(64) | signed_sqrt | l2",
+        "improved-bilinear": "bilinear | sqrt(exact) | flatten | signed_sqrt | l2",
+        "mpn-cov": "covariance | sqrt(exact) | triu",
+        "g2denet": "gaussian | sqrt(exact) | triu",
+        "monet-ts": "gaussian | sqrt(exact) | tensor_sketch(64)",
+        "monet-rm": "gaussian | sqrt(exact) | random_maclaurin(64)",
+        "monet-2-ts": "covariance | sqrt(exact) | tensor_sketch(64)",
+        "monet-2-rm": "covariance | sqrt(exact) | random_maclaurin(64)",
+        "isqrt-cov": "covariance | sqrt(5) | triu",
+        "ipccp-ts": "covariance | sqrt(5) | tensor_sketch(64)",
+        "ipccp-rm": "covariance | sqrt(5) | random_maclaurin(64)",
+        "ipccp-cs": "covariance | sqrt(5) | count_sketch(64)",
+        "ipccp-fit": "covariance | sqrt(5) | count_sketch(8192) | project(64)",
+    }
+    assert polycov.list_methods() == list(table)
+    for name, spec in table.items():
+        dim = 64 if "64" in spec else None
+        assert polycov.create_pool(name, channels=8, dim=dim).spec == spec
+
+
+@pytest.mark.parametrize("name", polycov.list_methods())
+def test_every_method_names_its_paper(name: str) -> None:
+    doc = polycov.get_method(name).__doc__ or ""
+    assert "(polycov)" in doc or any(str(year) in doc for year in range(2012, 2026))
+
+
+def test_a_method_and_its_spec_are_the_same_pool() -> None:
+    a = polycov.create_pool("ipccp-ts", channels=256, dim=512, seed=0)
+    b = polycov.SecondOrderPool(256, "covariance | sqrt(5) | tensor_sketch(512)", seed=0)
+    x = features(1, 30, 256)
+    assert repr(a) == repr(b)
+    assert torch.equal(a(x), b(x))
+
+
+def test_options_of_a_method() -> None:
+    assert "sqrt(3)" in polycov.create_pool("isqrt-cov", 8, iterations=3).spec
+    assert polycov.create_pool("improved-bilinear", 8, iterations=9).spec.startswith("bilinear | sqrt(9, gradient=lyap")
+    assert polycov.create_pool("ipccp-fit", 8, dim=4, width=16).out_features == 4
+    assert polycov.create_pool("ipccp-ts", 8).out_features == 8192
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: polycov.create_pool("isqrt-cov", 8, dim=64), "'isqrt-cov' takes only iterations, got dim=64"),
+        (lambda: polycov.create_pool("average", 8, dim=64), "'average' has no free number, got dim=64"),
+        (lambda: polycov.create_pool("covariance | sqrt(5) | triu", 8, dim=64), "The spec .* has no free number"),
+        (lambda: polycov.create_pool("ipccp_ts", 8), "Unknown method 'ipccp_ts'.*Did you mean 'ipccp-ts'"),
+        (lambda: polycov.create_pool("ipccp-ts", 8, dim=0), "positive integer, got 0"),
+        (lambda: polycov.create_pool("ipccp-ts", 0), "channels of a pool to be a positive integer, got 0"),
+        (lambda: polycov.create_pool("ipccp-ts", 8, route="fast"), "Unknown route 'fast'. Known: auto, covariance"),
+        (lambda: polycov.create_pool("isqrt-cov", 8, route="paper"), "'paper' does not exist for 'sqrt.5. . triu'"),
+        (lambda: polycov.SecondOrderPool(8, "average"), "first-order pooling: use create_pool"),
+        (lambda: polycov.FirstOrderPool(8, "covariance | sqrt(5) | triu"), "second-order pooling: use create_pool"),
+    ],
+)
+def test_wrong_calls_say_what_is_wrong(call, message: str) -> None:
+    with pytest.raises(polycov.PolycovError, match=message):
+        call()
+
+
+@pytest.mark.parametrize("sketch", ["ts", "rm"])
+def test_monet_2_is_the_limit_of_ipccp(sketch: str) -> None:
+    x = features(2, 40, 8)
+    limit = polycov.create_pool(f"monet-2-{sketch}", 8, dim=64, seed=2).double()(x)
+    distance = [
+        relative(polycov.create_pool(f"ipccp-{sketch}", 8, dim=64, seed=2, iterations=k).double()(x), limit)
+        for k in (1, 5, 9, 25)
+    ]
+    assert distance[0] > distance[1] > distance[2] > 1e-12
+    assert distance[3] < 1e-12

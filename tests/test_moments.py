@@ -1,0 +1,51 @@
+import numpy as np
+import torch
+
+from polycov import functional as F
+from samples import features
+
+
+def second_moment(rows: torch.Tensor) -> torch.Tensor:
+    return rows.mT @ rows
+
+
+def test_bilinear_is_the_sum_of_outer_products() -> None:
+    x = features(2, 7, 3)
+    expected = np.stack([sum(np.outer(t, t) for t in sample) for sample in x.numpy()])
+    torch.testing.assert_close(second_moment(F.bilinear(x)), torch.from_numpy(expected))
+
+
+def test_covariance_is_numpys() -> None:
+    x = features(2, 7, 3)
+    expected = np.stack([np.cov(sample.T, bias=True) for sample in x.numpy()])
+    torch.testing.assert_close(second_moment(F.covariance(x)), torch.from_numpy(expected))
+
+
+def test_gaussian_is_the_embedding_of_mean_and_covariance() -> None:
+    x = features(1, 7, 3)[0].numpy()
+    mean, cov = x.mean(0), np.cov(x.T, bias=True)
+    expected = np.block([[cov + np.outer(mean, mean), mean[:, None]], [mean[None], np.ones((1, 1))]])
+    rows = F.gaussian(torch.from_numpy(x).unsqueeze(0))
+    torch.testing.assert_close(second_moment(rows)[0], torch.from_numpy(expected))
+
+
+def test_unit_trace_has_trace_one_at_any_scale() -> None:
+    x = features(4, 7, 3, dtype=torch.float32) * torch.tensor([1e-30, 1e-10, 1.0, 1e30])[:, None, None]
+    rows, root = F.unit_trace(x)
+    torch.testing.assert_close(second_moment(rows).diagonal(dim1=1, dim2=2).sum(-1), torch.ones(4))
+    torch.testing.assert_close(rows * root[:, None, None], x)
+
+
+def test_unit_trace_differentiates_through_the_norm() -> None:
+    x = features(2, 3, 2).requires_grad_()
+    assert torch.autograd.gradcheck(F.unit_trace, x)
+    assert torch.autograd.gradgradcheck(F.unit_trace, x)
+
+
+def test_a_mask_over_the_map_is_the_mask_over_its_locations() -> None:
+    x = torch.rand(2, 3, 4, 5)
+    mask = torch.rand(2, 4, 5) > 0.3
+    tokens, flat = F.as_tokens(x, mask)
+    assert flat is not None
+    assert torch.equal(flat, mask.flatten(1))
+    assert torch.equal(tokens[0, 7], x[0, :, 1, 2] * mask[0, 1, 2])
