@@ -65,7 +65,9 @@ def test_routes_agree(spec: str, locations: int, dtype: torch.dtype, bound: floa
     assert len(results) > 1 or "lyapunov" in spec
     for route, (value, grad) in results.items():
         assert relative(value, results["covariance"][0]) <= bound, route
-        assert relative(grad, results["covariance"][1]) <= bound, route
+        # The slope of the signed root is unbounded near 0, and with it what rounding does to the gradient.
+        steep = dtype == torch.float32 and "signed_sqrt" in spec
+        assert relative(grad, results["covariance"][1]) <= (1e-3 if steep else bound), route
 
 
 def smooth(spec: str, x: torch.Tensor) -> None:

@@ -5,7 +5,7 @@ from polycov.functions import matrix_log, matrix_power, matrix_sqrt
 from polycov.functions.lyapunov import lyapunov
 from polycov.functions.newton_schulz import newton_schulz
 from polycov.functions.polynomial import chebyshev, chebyshev_fit, chebyshev_value, polynomial
-from polycov.moments import as_tokens, bilinear, covariance, gaussian, unit_trace
+from polycov.moments import as_tokens, bilinear, covariance, gaussian, second_moment
 from polycov.vectors.buckets import bucket_sum
 from polycov.vectors.count_sketch import count_sketch
 from polycov.vectors.normalize import l2, signed_sqrt
@@ -35,9 +35,9 @@ __all__ = [
     "polynomial",
     "random_maclaurin",
     "random_maclaurin_factored",
+    "second_moment",
     "signed_sqrt",
     "tensor_sketch",
     "tensor_sketch_factored",
     "triu",
-    "unit_trace",
 ]

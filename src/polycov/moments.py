@@ -5,6 +5,8 @@ hidden tokens become rows of zeros, which add nothing to ``rowsᵀ rows``, so th
 them out.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -50,13 +52,46 @@ def as_tokens(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | N
     return torch.where(mask.unsqueeze(-1), tokens, 0.0), mask
 
 
-def _count(tokens: Tensor, mask: Tensor | None) -> Tensor | int:
-    """The number of tokens that exist: an integer, or (B, 1, 1) under a mask."""
-    return tokens.shape[1] if mask is None else mask.sum(1).clamp(min=1).to(tokens.dtype)[:, None, None]
+def _count(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """The number of tokens that exist, (B,)."""
+    if mask is None:
+        return tokens.new_full((tokens.shape[0],), float(tokens.shape[1]))
+    return mask.sum(1).clamp(min=1).to(tokens.dtype)
 
 
-def _root(count: Tensor | int) -> Tensor | float:
-    return count.sqrt() if isinstance(count, Tensor) else float(count) ** 0.5
+def _power_of_two(tokens: Tensor) -> Tensor:
+    """A power of two, (B, 1, 1), that brings the largest entry near 1: to multiply by it rounds nothing.
+
+    A constant to autograd, since whatever is multiplied by it is divided by it in the end.
+    """
+    flat = tokens.detach().flatten(1)
+    largest = torch.maximum(flat.amax(1), -flat.amin(1))
+    exponent = torch.frexp(torch.where(largest > 0, largest, 1.0)).exponent
+    return torch.ldexp(torch.ones_like(largest), -exponent.clamp(-120, 120))[:, None, None]
+
+
+def scaled_bilinear(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Returns the rows of `bilinear` divided by a scale (B,) that keeps them near 1, and the scale."""
+    factor = _power_of_two(tokens)
+    return tokens * factor, 1 / factor.flatten()
+
+
+def scaled_covariance(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Returns the rows of `covariance` divided by a scale (B,) that keeps them near 1, and the scale."""
+    factor, count = _power_of_two(tokens), _count(tokens, mask)
+    mean = tokens.sum(1, keepdim=True) / count[:, None, None]
+    rows = torch.addcmul(-mean * factor, tokens, factor)  # (x − mean) · factor in one pass
+    if mask is not None:
+        rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
+    return rows, 1 / (factor.flatten() * count.sqrt())
+
+
+def scaled_gaussian(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Returns the rows of `gaussian` divided by a scale (B,) that keeps them near 1, and the scale."""
+    factor = _power_of_two(tokens).clamp(max=1.0)  # the last channel is 1
+    ones = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
+    rows = torch.cat([tokens * factor, ones.unsqueeze(-1) * factor], -1)
+    return rows, 1 / (factor.flatten() * _count(tokens, mask).sqrt())
 
 
 def bilinear(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -89,11 +124,8 @@ def covariance(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> rows.mT @ rows
         tensor([[[1.0000]]])
     """
-    count = _count(tokens, mask)
-    centred = tokens - tokens.sum(1, keepdim=True) / count
-    if mask is not None:
-        centred = torch.where(mask.unsqueeze(-1), centred, 0.0)
-    return centred / _root(count)
+    rows, scale = scaled_covariance(tokens, mask)
+    return rows * scale[:, None, None]
 
 
 def gaussian(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -111,38 +143,41 @@ def gaussian(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         tensor([[[5.0000, 2.0000],
                  [2.0000, 1.0000]]])
     """
-    ones = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
-    return torch.cat([tokens, ones.unsqueeze(-1)], -1) / _root(_count(tokens, mask))
+    rows, scale = scaled_gaussian(tokens, mask)
+    return rows * scale[:, None, None]
 
 
-def unit_trace(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Divides each sample's rows by their Frobenius norm, so that tr(rowsᵀ rows) = 1.
+class _SecondMoment(torch.autograd.Function):
+    """XᵀX. Its gradient is X (G + Gᵀ), one product where going back through both factors takes two."""
 
-    It is the trace normalisation C / tr C, done before the product: neither 1e-20 nor 1e15 leaves the range of
-    float32. Rows of zeros stay zeros, with a norm given as 1 and a gradient of 0.
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor) -> Tensor:
+        ctx.save_for_backward(rows)
+        return rows.mT @ rows
 
-    Args:
-        rows: (B, N, C).
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (rows,) = ctx.saved_tensors
+        return rows @ (grad + grad.mT)
 
-    Returns:
-        The divided rows (B, N, C) and their norms √(tr C), (B,).
+
+def second_moment(rows: Tensor) -> Tensor:
+    """Returns XᵀX of rows X, (B, N, C) → (B, C, C).
 
     Example:
-        >>> rows, root = unit_trace(torch.tensor([[[3e-20], [4e-20]]]))
-        >>> rows.flatten(), root
-        (tensor([0.6000, 0.8000]), tensor([5.0000e-20]))
+        >>> second_moment(torch.tensor([[[1.0, 2.0]]]))
+        tensor([[[1., 2.],
+                 [2., 4.]]])
     """
-    # The largest entry is a constant to autograd: rows / largest · largest does not depend on it.
-    largest = rows.detach().abs().amax((1, 2), keepdim=True)
-    largest = torch.where(largest == 0, 1.0, largest)
-    rows = rows / largest
-    norm = torch.linalg.vector_norm(rows, dim=(1, 2), keepdim=True)
-    norm = torch.where(norm == 0, 1.0, norm)
-    return rows / norm, (largest * norm).flatten()
+    result: Tensor = _SecondMoment.apply(rows)
+    return result
 
 
 class Moment(nn.Module):
-    """Base of the moments: ``forward`` maps tokens (B, N, C) and a mask (B, N) to rows (B, N, ``out_channels``)."""
+    """Base of the moments: ``forward`` maps tokens (B, N, C) and a mask (B, N) to rows (B, N, ``out_channels``) and a
+    scale (B,). The moment is (scale · rows)ᵀ (scale · rows), but its scale is carried apart from its rows, which stay
+    near 1: neither 1e-20 nor 1e15 then leaves the range of float32.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -153,16 +188,16 @@ class Moment(nn.Module):
 class Bilinear(Moment):
     """Σ x xᵀ: see `polycov.functional.bilinear`."""
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        return bilinear(tokens, mask)
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return scaled_bilinear(tokens, mask)
 
 
 @register("moment", "covariance")
 class Covariance(Moment):
     """The covariance: see `polycov.functional.covariance`."""
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        return covariance(tokens, mask)
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return scaled_covariance(tokens, mask)
 
 
 @register("moment", "gaussian")
@@ -172,5 +207,5 @@ class Gaussian(Moment):
     def __init__(self, channels: int) -> None:
         super().__init__(channels + 1)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        return gaussian(tokens, mask)
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return scaled_gaussian(tokens, mask)

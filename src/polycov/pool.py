@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from polycov.errors import NonFiniteError, PolycovError, positive_int
 from polycov.first_order import FirstOrder
-from polycov.functions.base import MatrixFunction, add_identity
-from polycov.moments import Moment, as_tokens, unit_trace
+from polycov.functions.base import MatrixFunction, add_identity, split_trace
+from polycov.moments import Moment, as_tokens, second_moment
 from polycov.route import Route, cheapest, check_route
 from polycov.spec import Spec, parse_spec
 from polycov.vectors.base import Vector
@@ -20,8 +20,8 @@ from polycov.vectors.project import Project, StreamingPCA
 class Pool(nn.Module):
     """What all pools share: shapes, precision, the stages after the vector, and the check of the result.
 
-    Precision: half-precision features are pooled in float32, and functions of eigenvalues in float64. The result has
-    the dtype of the features, or float32 under autocast, as torch's own float32 operations have.
+    Precision: half-precision features are pooled in float32, and functions of eigenvalues in float64 where they need
+    it. The result has the dtype of the features, or float32 under autocast, as torch's own float32 operations have.
 
     Attributes:
         channels: C, of the features.
@@ -31,8 +31,6 @@ class Pool(nn.Module):
         check_finite: raise `NonFiniteError` where the result has NaN or Inf. Costs a look at the result in eager
             mode; never done inside `torch.compile`.
     """
-
-    exact = False
 
     def __init__(self, channels: int, spec: Spec, seed: int, check_finite: bool) -> None:
         super().__init__()
@@ -49,6 +47,10 @@ class Pool(nn.Module):
             self.post.append(module)
             features = module.out_features
         self.out_features = features
+
+    def working_dtype(self, tokens: Tensor) -> torch.dtype:
+        """Returns the dtype to compute in."""
+        return torch.float32 if tokens.dtype in (torch.float16, torch.bfloat16) else tokens.dtype
 
     def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Returns the vector (B, D) up to a scale a sample, and that scale (B,) or None for 1."""
@@ -80,9 +82,8 @@ class Pool(nn.Module):
         device = tokens.device.type
         low = tokens.dtype in (torch.float16, torch.bfloat16)
         dtype = torch.float32 if torch.is_autocast_enabled(device) and low else tokens.dtype
-        work = torch.float64 if self.exact else torch.float32 if low else tokens.dtype
         with torch.autocast(device, enabled=False):
-            result = self._run(tokens.to(work), mask, stages).to(dtype)
+            result = self._run(tokens.to(self.working_dtype(tokens)), mask, stages).to(dtype)
         if self.check_finite and not torch.compiler.is_compiling():
             _check_finite(result, "The pooled features", "scale the features down, or pool in a wider dtype")
         return result
@@ -157,7 +158,6 @@ class SecondOrderPool(Pool):
         self.moment: Moment = moment.build(channels=channels)
         self.function: MatrixFunction = function.build()
         self.vector: Vector = vector.build(channels=self.moment.out_channels, seed=seed)
-        self.exact = self.function.exact
         self.route: Route = check_route(route)
         if self.route not in ("auto", *self.function.routes) or (
             self.route == "paper" and not self.vector.has_factored
@@ -165,26 +165,48 @@ class SecondOrderPool(Pool):
             raise PolycovError(f"The route {route!r} does not exist for '{function} | {vector}'. Use 'auto'.")
         self._append(spec, self.vector.out_features)
 
+    def _way(self, locations: int) -> str:
+        """The route for this number of locations."""
+        return cheapest(self.function, locations, self.moment.out_channels) if self.route == "auto" else self.route
+
+    def working_dtype(self, tokens: Tensor) -> torch.dtype:
+        """Functions of eigenvalues take float64 unless the statistic has full rank with room to spare.
+
+        The root of an eigenvalue that is 0 but for rounding is wrong by √eps, 3e-4 in float32. With N ≥ 2C locations
+        the spectrum stays away from 0, and float32 does.
+        """
+        locations, safe = tokens.shape[1], 2 * self.moment.out_channels
+        if self.function.exact and (self._way(locations) != "covariance" or locations < safe):
+            return torch.float64
+        return super().working_dtype(tokens)
+
     def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        rows, root = unit_trace(self.moment(tokens, mask))
+        rows, scale = self.moment(tokens, mask)
+        route = self._way(tokens.shape[1])
+        unit, size = split_trace(second_moment(rows if route == "covariance" else rows.mT))
+        root = size * scale
         if self.check_finite and not torch.compiler.is_compiling():
             _check_finite(root.unsqueeze(-1), "The features", "look for the layer before that makes them")
-        route = cheapest(self.function, *rows.shape[1:]) if self.route == "auto" else self.route
         if route == "covariance":
-            vector = self.vector(self.function(rows.mT @ rows, root))
+            vector = self.vector(self.function(unit, root))
         else:
-            quotient = self.function.quotient(rows @ rows.mT, root)
-            left = rows if quotient is None else quotient @ rows
-            constant = self.function.constant(root)
-            if route == "gram":
-                vector = self.vector(add_identity(left.mT @ rows, constant))
-            else:
-                vector = self.vector.factored(left, rows)
-                if constant is not None:
-                    eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device).unsqueeze(0)
-                    vector = vector + constant.unsqueeze(-1) * self.vector(eye)
+            vector = self._by_gram(rows, unit, size, root, factored=route == "paper")
         degree = 2 * self.function.degree
         return vector, root**degree if degree else None
+
+    def _by_gram(self, rows: Tensor, gram: Tensor, size: Tensor, root: Tensor, factored: bool) -> Tensor:
+        """B I + rowsᵀ r(S) rows, for rows still to be divided by their ``size``."""
+        quotient = self.function.quotient(gram, root)
+        share = (1 / size**2)[:, None, None]
+        left = rows * share if quotient is None else (quotient * share) @ rows
+        constant = self.function.constant(root)
+        if not factored:
+            return self.vector(add_identity(left.mT @ rows, constant))
+        vector = self.vector.factored(left, rows)
+        if constant is None:
+            return vector
+        eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device).unsqueeze(0)
+        return vector + constant.unsqueeze(-1) * self.vector(eye)
 
     def __repr__(self) -> str:
         return super().__repr__()[:-1] + ("" if self.route == "auto" else f", route={self.route!r}") + ")"

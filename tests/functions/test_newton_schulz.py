@@ -4,6 +4,7 @@ import scipy.linalg
 import torch
 
 from polycov import functional as F
+from polycov.functions.newton_schulz import products
 from samples import features, relative
 
 
@@ -44,3 +45,36 @@ def test_newton_schulz_squares_back() -> None:
     c = spd()
     root = F.matrix_sqrt(c, 20)
     torch.testing.assert_close(root @ root, c)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("k", range(1, 8))
+def test_newton_schulz_differentiates_twice(k: int, inverse: bool) -> None:
+    x = spd(1, 3).requires_grad_()
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return F.newton_schulz(0.1 * (x + x.mT), k, inverse=inverse)
+
+    assert torch.autograd.gradcheck(run, x)
+    assert torch.autograd.gradgradcheck(run, x)
+
+
+@pytest.mark.parametrize("k", range(1, 10))
+def test_number_of_products_is_what_is_promised(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+    matmul, baddbmm = torch.Tensor.__matmul__, torch.baddbmm
+
+    def counted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return matmul(a, b)
+
+    def counted_too(*args: torch.Tensor, **kwargs: float) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return baddbmm(*args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
+    monkeypatch.setattr(torch, "baddbmm", counted_too)
+    F.newton_schulz(torch.eye(2).unsqueeze(0) / 2, k)
+    assert count == products(k) <= max(3 * k - 3, 1)

@@ -50,7 +50,10 @@ def add_identity(matrix: Tensor, constant: Tensor | None) -> Tensor:
 
 
 def split_trace(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns A = C / tr C and √(tr C), (B,), of symmetric positive semidefinite C; zero matrices stay zero."""
+    """Returns A = C / tr C and √(tr C), (B,), of symmetric positive semidefinite C, (B, C, C).
+
+    Zero matrices stay zero, with a trace given as 1 and a gradient of 0.
+    """
     trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
     trace = torch.where(trace == 0, 1.0, trace)
     return matrix / trace[:, None, None], trace.sqrt()

@@ -1,5 +1,7 @@
 """The square root by coupled Newton–Schulz iteration: a polynomial of the matrix, made of products alone."""
 
+from typing import Any, NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -7,11 +9,109 @@ from polycov.errors import positive_int
 from polycov.functions.base import MatrixFunction
 
 
+class _Step(NamedTuple):
+    """What one step, of one or two iterations, leaves for the derivative. All matrices are polynomials of A."""
+
+    matrix: Tensor  # M, whose limit is I
+    square: Tensor | None  # M²; None for a single iteration
+    factor: Tensor  # G
+    before: Tensor | None  # the result before the step, P; None for the identity
+    after: Tensor  # P G
+    power: Tensor | None  # G², where it was needed
+
+
+def _shifted(matrix: Tensor, scale: float, constant: float) -> Tensor:
+    """Scale · matrix + constant · I, in one pass over the matrix."""
+    result = matrix * scale
+    result.diagonal(dim1=-2, dim2=-1).add_(constant)
+    return result
+
+
+def _iterate(matrix: Tensor, iterations: int, inverse: bool) -> tuple[Tensor, list[_Step]]:
+    """Runs the iteration two steps at a time; returns the result and the tape.
+
+    With M = Z Y the step is T = (3I − M)/2, Y ← Y T, Z ← Z T, M ← M T². Two steps multiply Y and Z by
+    G = T(M) T(M T(M)²) = (36 I − 39 M + 27 M² − 9 M³ + M⁴)/16, which takes two products.
+    """
+    sizes = [2] * (iterations // 2) + [1] * (iterations % 2)
+    current, result = matrix, None if inverse else matrix
+    tape: list[_Step] = []
+    for i, size in enumerate(sizes):
+        square = None
+        if size == 1:
+            factor = _shifted(current, -0.5, 1.5)
+        else:
+            square = current @ current
+            rest = _shifted(torch.add(square, current, alpha=-13 / 9), 27 / 16, 36 / 16)
+            factor = torch.baddbmm(rest, torch.add(square, current, alpha=-9), square, alpha=1 / 16)
+        after = factor if result is None else result @ factor
+        last, first = i == len(sizes) - 1, i == 0 and not inverse
+        power = None if last or first else factor @ factor
+        tape.append(_Step(current, square, factor, result, after, power))
+        if not last:  # M G²; the first M is A, so that it is the result times G
+            current = after @ factor if power is None else current @ power
+        result = after
+    return tape[-1].after, tape
+
+
+def _tangent(tape: list[_Step], direction: Tensor, inverse: bool) -> Tensor:
+    """The derivative of `_iterate` in a symmetric direction. Squares of symmetric matrices cost one product."""
+    current, result = direction, None if inverse else direction
+    for i, step in enumerate(tape):
+        if step.square is None:
+            factor = -0.5 * current
+        else:
+            half = current @ step.matrix
+            square = half + half.mT
+            left = torch.add(step.square, step.matrix, alpha=-9)
+            factor = torch.add(square, current, alpha=-13 / 9) * (27 / 16)
+            factor = torch.baddbmm(factor, torch.add(square, current, alpha=-9), step.square, alpha=1 / 16)
+            factor = torch.baddbmm(factor, left, square, alpha=1 / 16)
+        if step.before is None or result is None:
+            after = factor
+        else:
+            after = torch.baddbmm(result @ step.factor, step.before, factor)
+        if i < len(tape) - 1:
+            if step.power is None:
+                current = torch.baddbmm(after @ step.factor, step.after, factor)
+            else:
+                half = factor @ step.factor
+                current = torch.baddbmm(current @ step.power, step.matrix, half + half.mT)
+        result = after
+    return direction if result is None else result
+
+
+class _NewtonSchulz(torch.autograd.Function):
+    """The derivative of a polynomial of a symmetric matrix is self-adjoint: backward is the derivative along the
+    gradient, with half the products of going back through each one, and nothing but the tape kept.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, iterations: int, inverse: bool) -> Tensor:
+        result, tape = _iterate(matrix, iterations, inverse)
+        ctx.iterations, ctx.inverse = iterations, inverse
+        if ctx.needs_input_grad[0]:
+            ctx.present = [[t is not None for t in step] for step in tape]
+            kept = [t for step in tape for t in step if t is not None]
+            ctx.save_for_backward(matrix, *kept)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        matrix, *kept = ctx.saved_tensors
+        if torch.is_grad_enabled():  # for a second derivative the tape must know where it comes from
+            tape = _iterate(matrix, ctx.iterations, ctx.inverse)[1]
+        else:
+            tensors = iter(kept)
+            tape = [_Step._make(next(tensors) if there else None for there in step) for step in ctx.present]
+        return _tangent(tape, 0.5 * (grad + grad.mT), ctx.inverse), None, None
+
+
 def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False) -> Tensor:
     """Returns Y_k ≈ A^(1/2), or Z_k ≈ A^(−1/2), after k iterations.
 
-    Y₀ = A, Z₀ = I, T = ½(3I − Z Y), Y ← Y T, Z ← T Z. Both are polynomials of A, and Y_k = A Z_k. The first iteration
-    needs no product for Z Y and the last only one of Y and Z: 3k − 3 products in all.
+    Y₀ = A, Z₀ = I, T = ½(3I − Z Y), Y ← Y T, Z ← T Z. Both are polynomials of A, and Y_k = A Z_k. Iterations are done
+    in pairs, which takes 10 products for k = 5 instead of the 15 as written.
 
     Args:
         matrix: symmetric A with eigenvalues in [0, 1], (B, C, C); divide by the trace before.
@@ -19,7 +119,7 @@ def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False)
         inverse: return Z_k.
 
     Returns:
-        (B, C, C).
+        (B, C, C). The gradient takes A for symmetric, and is symmetric.
 
     Reference: Li, Xie, Wang, Gao, "Towards Faster Training of Global Covariance Pooling Networks by Iterative Matrix
     Square Root Normalization", CVPR 2018.
@@ -28,17 +128,21 @@ def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False)
         >>> newton_schulz(torch.tensor([[[0.25, 0.0], [0.0, 0.75]]]), 12).diagonal(dim1=1, dim2=2)
         tensor([[0.5000, 0.8660]])
     """
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-    step = 1.5 * eye - 0.5 * matrix
-    root, inverse_root = (matrix if iterations == 1 and inverse else matrix @ step), step
-    for i in range(2, iterations + 1):
-        step = torch.baddbmm(eye, inverse_root, root, beta=1.5, alpha=-0.5)
-        last = i == iterations
-        if not (last and inverse):
-            root = root @ step
-        if not last or inverse:
-            inverse_root = step @ inverse_root
-    return inverse_root if inverse else root
+    result: Tensor = _NewtonSchulz.apply(matrix, iterations, inverse)
+    return result
+
+
+def products(iterations: int) -> int:
+    """Returns the number of matrix products of `newton_schulz`.
+
+    Example:
+        >>> [products(k) for k in (1, 2, 3, 4, 5, 6)]
+        [1, 3, 5, 7, 10, 12]
+    """
+    pairs, single = divmod(iterations, 2)
+    if pairs == 0 or iterations == 2:
+        return 2 * pairs + 1
+    return 5 * pairs if single else 5 * pairs - 3
 
 
 class NewtonSchulzSqrt(MatrixFunction):
@@ -57,4 +161,4 @@ class NewtonSchulzSqrt(MatrixFunction):
         return newton_schulz(gram, self.iterations, inverse=True)
 
     def cost(self, size: int) -> float:
-        return max(3 * self.iterations - 3, 1) * float(size) ** 3
+        return products(self.iterations) * float(size) ** 3
