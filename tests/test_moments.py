@@ -55,3 +55,28 @@ def test_a_mask_over_the_map_is_the_mask_over_its_locations() -> None:
     assert flat is not None
     assert torch.equal(flat, mask.flatten(1))
     assert torch.equal(tokens[0, 7], x[0, :, 1, 2] * mask[0, 1, 2])
+
+
+@pytest.mark.parametrize("function", [F.bilinear, F.covariance, F.gaussian])
+def test_a_mask_hides_tokens_from_the_function_itself(function) -> None:
+    x = features(2, 7, 3)
+    mask = torch.tensor([[True] * 4 + [False] * 3, [False] * 2 + [True] * 5])
+    x[~mask] = torch.nan
+    moments = second_moment(function(x, mask))
+    torch.testing.assert_close(moments[:1], second_moment(function(x[:1, :4])))
+    torch.testing.assert_close(moments[1:], second_moment(function(x[1:, 2:])))
+
+
+@pytest.mark.parametrize(
+    ("x", "mask", "message"),
+    [
+        ([[1.0]], None, "as a torch.Tensor, got list"),
+        (torch.rand(1, 2, 3, 4), torch.ones(1, 4, 3, dtype=torch.bool), r"\(1, 12\) or \(1, 3, 4\)"),
+        (torch.rand(1, 2, 3, 4), [True] * 12, "got list"),
+        (torch.rand(1, 2, 3).to(torch.float8_e4m3fn), None, "got torch.float8_e4m3fn"),
+        (torch.rand(1, 2, 3).to(torch.complex64), None, "got torch.complex64"),
+    ],
+)
+def test_wrong_features_and_masks(x, mask, message: str) -> None:
+    with pytest.raises(polycov.PolycovError, match=message):
+        F.as_tokens(x, mask)

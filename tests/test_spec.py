@@ -45,6 +45,7 @@ def test_defaults_are_written_out_and_specs_compare() -> None:
         ("covariance | sqrt([5]) | triu", "Cannot read"),
         ("covariance | a.b(5) | triu", "Cannot read"),
         ("covariance | | triu", "Cannot read ''"),
+        ("covariance | sqrt(5) | tensor_sketch(dim=8, dim=9)", "Cannot read"),
         ("average | project(2) | project(1)", "at most one project"),
     ],
 )
@@ -71,6 +72,10 @@ def test_bad_specs_say_what_is_wrong(text: str, message: str) -> None:
         ("covariance | sqrt(5) | count_sketch(-3)", "dim of count_sketch"),
         ("covariance | sqrt(5) | random_maclaurin(True)", "dim of random_maclaurin"),
         ("average | project(5)", "at most the 4 features"),
+        ("covariance | sqrt(5) | tensor_sketch(8, learnable=false)", "learnable of tensor_sketch to be True or False"),
+        ("covariance | polynomial(1, unit_trace=no) | triu", "unit_trace of polynomial to be True or False"),
+        ("covariance | polynomial(1" + 400 * "0" + ") | triu", "finite numbers"),
+        ("covariance | sqrt(5, gradient=5) | triu", "Unknown gradient 5"),
         ("gem(0)", "p of gem"),
     ],
 )

@@ -1,6 +1,8 @@
 """The library's exceptions: all of them are `PolycovError`."""
 
 import difflib
+import math
+import operator
 from collections.abc import Iterable
 
 
@@ -33,11 +35,38 @@ def known(name: str, names: Iterable[str]) -> str:
 
 
 def positive_int(stage: str, argument: str, value: object) -> int:
-    """Returns ``value`` if it is an integer of at least 1.
+    """Returns ``value`` as an int if it is an integer from 1 to 2³¹ − 1, a NumPy integer included.
 
     Raises:
         PolycovError: if it is anything else.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if not 1 <= number < 2**31:
         raise PolycovError(f"Expected {argument} of {stage} to be a positive integer, got {value!r}.")
+    return number
+
+
+def finite_number(stage: str, argument: str, value: object, low: float, high: float) -> float:
+    """Returns ``value`` if it is a number strictly between ``low`` and ``high``.
+
+    Raises:
+        PolycovError: if it is anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
+        kind = "a positive number" if (low, high) == (0, math.inf) else f"a number between {low:g} and {high:g}"
+        raise PolycovError(f"Expected {argument} of {stage} to be {kind}, got {value!r}.")
+    return value
+
+
+def true_or_false(stage: str, argument: str, value: object) -> bool:
+    """Returns ``value`` if it is True or False.
+
+    Raises:
+        PolycovError: if it is anything else.
+    """
+    if not isinstance(value, bool):
+        raise PolycovError(f"Expected {argument} of {stage} to be True or False, got {value!r}.")
     return value

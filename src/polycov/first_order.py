@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import PolycovError
+from polycov.errors import finite_number
+from polycov.moments import count, hide
 from polycov.registry import register
 
 
@@ -14,9 +15,7 @@ def average(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> average(torch.tensor([[[1.0], [3.0]]]))
         tensor([[2.]])
     """
-    if mask is None:
-        return tokens.mean(1)
-    return torch.where(mask.unsqueeze(-1), tokens, 0.0).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
+    return hide(tokens, mask).sum(1) / count(tokens, mask).unsqueeze(-1)
 
 
 def maximum(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -40,13 +39,10 @@ def gem(tokens: Tensor, p: Tensor | float = 3.0, mask: Tensor | None = None, flo
         >>> gem(torch.tensor([[[1.0], [3.0]]]), 1.0)
         tensor([[2.]])
     """
-    logs = tokens.clamp(min=floor).log() * p
-    if mask is None:
-        count: Tensor | int = tokens.shape[1]
-    else:
+    logs = hide(tokens, mask).clamp(min=floor).log() * p
+    if mask is not None:
         logs = torch.where(mask.unsqueeze(-1), logs, -torch.inf)
-        count = mask.sum(1, keepdim=True)
-    return ((logs.logsumexp(1) - torch.as_tensor(count, dtype=logs.dtype, device=logs.device).log()) / p).exp()
+    return ((logs.logsumexp(1) - count(tokens, mask).log().unsqueeze(-1)) / p).exp()
 
 
 class FirstOrder(nn.Module):
@@ -84,9 +80,7 @@ class GeM(FirstOrder):
 
     def __init__(self, channels: int, p: float = 3.0) -> None:
         super().__init__(channels)
-        if isinstance(p, bool) or not isinstance(p, int | float) or not 0 < p < float("inf"):
-            raise PolycovError(f"Expected p of gem to be a positive number, got {p!r}.")
-        self.p = nn.Parameter(torch.tensor(float(p)))
+        self.p = nn.Parameter(torch.tensor(float(finite_number("gem", "p", p, 0, 1e6))))
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         return gem(tokens, self.p.to(tokens.dtype), mask)

@@ -5,13 +5,14 @@ A method is a function of its free numbers that returns a spec; its docstring na
 """
 
 import inspect
+import numbers
 from collections.abc import Callable
 from typing import Any
 
 from polycov.errors import SpecError, known
 from polycov.pool import FirstOrderPool, Pool, SecondOrderPool
-from polycov.route import Route
-from polycov.spec import parse_spec
+from polycov.route import Route, check_route
+from polycov.spec import Spec, parse_spec
 
 Method = Callable[..., str]
 _METHODS: dict[str, Method] = {}
@@ -169,12 +170,25 @@ def get_method(name: str) -> Method:
         >>> get_method("ipccp-ts")(dim=4096)
         'covariance | sqrt(5) | tensor_sketch(4096)'
     """
-    if name not in _METHODS:
+    if not isinstance(name, str) or name not in _METHODS:
         raise SpecError(
             f"Unknown method {name!r}. {known(str(name), _METHODS)} "
             "A spec such as 'covariance | sqrt(5) | triu' works too."
         )
     return _METHODS[name]
+
+
+def method_options(name: str) -> list[str]:
+    """Lists the free numbers of a method; a spec has none.
+
+    Example:
+        >>> method_options("ipccp-ts"), method_options("covariance | sqrt(5) | triu")
+        (['dim', 'iterations'], [])
+    """
+    if not isinstance(name, str):
+        raise SpecError(f"Expected the name of a method, or a spec, got {name!r}.")
+    is_spec = name not in _METHODS and ("|" in name or "(" in name)
+    return [] if is_spec else list(inspect.signature(get_method(name)).parameters)
 
 
 def method_spec(name: str, **options: Any) -> str:
@@ -192,18 +206,18 @@ def method_spec(name: str, **options: Any) -> str:
         'covariance | sqrt(3) | triu'
     """
     options = {key: value for key, value in options.items() if value is not None}
-    is_spec = name not in _METHODS and ("|" in name or "(" in name)
-    allowed = [] if is_spec else list(inspect.signature(get_method(name)).parameters)
+    allowed = method_options(name)
     for option in options:
         if option not in allowed:
             takes = f"takes only {', '.join(allowed)}" if allowed else "has no free number"
-            kind = "spec" if is_spec else "method"
-            raise SpecError(f"The {kind} {name!r} {takes}, got {option}={options[option]!r}.")
-    return str(parse_spec(name if is_spec else get_method(name)(**options)))
+            raise SpecError(f"{name!r} {takes}, got {option}={options[option]!r}.")
+        if options[option] != "exact" and not isinstance(options[option], int | float | numbers.Real):
+            raise SpecError(f"Expected {option} of {name!r} to be a number, got {options[option]!r}.")
+    return str(parse_spec(_METHODS[name](**options) if name in _METHODS else name))
 
 
 def create_pool(
-    name: str,
+    name: str | Spec,
     channels: int,
     *,
     dim: int | None = None,
@@ -231,7 +245,8 @@ def create_pool(
         >>> create_pool("ipccp-ts", channels=64, dim=512)
         SecondOrderPool(64, 'covariance | sqrt(5) | tensor_sketch(512)', seed=0)
     """
-    spec = parse_spec(method_spec(name, dim=dim, **options))
+    spec = parse_spec(method_spec(str(name) if isinstance(name, Spec) else name, dim=dim, **options))
+    check_route(route)
     if spec.first_order:
         return FirstOrderPool(channels, spec, seed=seed, check_finite=check_finite)
     return SecondOrderPool(channels, spec, seed=seed, route=route, check_finite=check_finite)

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from polycov.errors import PolycovError
 from polycov.registry import register
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def as_tokens(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
     """Returns feature maps or tokens as tokens (B, N, C), and their mask as (B, N).
-
-    Hidden tokens are replaced by zeros, so that whatever the padding holds (even NaN) cannot be seen.
 
     Args:
         x: maps of shape (B, C, H, W) or tokens of shape (B, N, C), floating point.
@@ -30,30 +30,36 @@ def as_tokens(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | N
         >>> as_tokens(torch.zeros(2, 256, 7, 7))[0].shape
         torch.Size([2, 49, 256])
     """
+    if not isinstance(x, Tensor):
+        raise PolycovError(f"Expected features as a torch.Tensor, got {type(x).__name__}. Use torch.as_tensor(x).")
     if x.ndim not in (3, 4):
         raise PolycovError(f"Expected features of shape (B, C, H, W) or (B, N, C), got {tuple(x.shape)}.")
-    if not x.is_floating_point():
+    if x.dtype not in FLOATS:
         raise PolycovError(f"Expected floating-point features, got {x.dtype}. Convert them with x.float().")
     tokens = x.flatten(2).mT if x.ndim == 4 else x  # (B, N, C)
     if tokens.shape[1] == 0:
         raise PolycovError(f"Expected at least one location, got features of shape {tuple(x.shape)}.")
     if mask is None:
         return tokens, None
-    if mask.ndim == 3 and x.ndim == 4:
-        mask = mask.flatten(1)  # (B, H, W) → (B, N)
-    if mask.dtype != torch.bool or mask.shape != tokens.shape[:2]:
-        raise PolycovError(
-            f"Expected a boolean mask of shape {tuple(tokens.shape[:2])}, True where a token exists, "
-            f"got {mask.dtype} of shape {tuple(mask.shape)}."
-        )
+    shapes = [tuple(tokens.shape[:2])] + ([(x.shape[0], *x.shape[2:])] if x.ndim == 4 else [])
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) not in shapes:
+        got = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+        wanted = " or ".join(map(str, shapes))
+        raise PolycovError(f"Expected a boolean mask of shape {wanted}, True where a token exists, got {got}.")
+    mask = mask.flatten(1)
     if not torch.compiler.is_compiling() and not bool(mask.any(1).all()):
         empty = (~mask.any(1)).nonzero().flatten().tolist()
         raise PolycovError(f"The mask hides every token of samples {empty[:10]}. Each sample needs at least one.")
-    return torch.where(mask.unsqueeze(-1), tokens, 0.0), mask
+    return tokens, mask
 
 
-def _count(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """The number of tokens that exist, (B,)."""
+def hide(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """Returns tokens (B, N, C) with zeros where the mask (B, N) is False, whatever stood there, even NaN."""
+    return tokens if mask is None else torch.where(mask.unsqueeze(-1), tokens, 0.0)
+
+
+def count(tokens: Tensor, mask: Tensor | None) -> Tensor:
+    """Returns the number of tokens that exist, (B,)."""
     if mask is None:
         return tokens.new_full((tokens.shape[0],), float(tokens.shape[1]))
     return mask.sum(1).clamp(min=1).to(tokens.dtype)
@@ -72,26 +78,34 @@ def _power_of_two(tokens: Tensor) -> Tensor:
 
 def scaled_bilinear(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns the rows of `bilinear` divided by a scale (B,) that keeps them near 1, and the scale."""
+    tokens = hide(tokens, mask)
     factor = _power_of_two(tokens)
     return tokens * factor, 1 / factor.flatten()
 
 
 def scaled_covariance(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Returns the rows of `covariance` divided by a scale (B,) that keeps them near 1, and the scale."""
-    factor, count = _power_of_two(tokens), _count(tokens, mask)
-    mean = tokens.sum(1, keepdim=True) / count[:, None, None]
-    rows = torch.addcmul(-mean * factor, tokens, factor)  # (x − mean) · factor in one pass
-    if mask is not None:
-        rows = torch.where(mask.unsqueeze(-1), rows, 0.0)
-    return rows, 1 / (factor.flatten() * count.sqrt())
+    """Returns the rows of `covariance` divided by a scale (B,) that keeps them near 1, and the scale.
+
+    One token is subtracted before the mean is taken: where the mean is large beside the spread, digits would be lost
+    otherwise. The result does not depend on which, so it is a constant to autograd.
+    """
+    tokens = hide(tokens, mask)
+    first = 0 if mask is None else mask.int().argmax(1)[:, None, None].expand(-1, 1, tokens.shape[2])
+    some = tokens[:, :1] if isinstance(first, int) else tokens.gather(1, first)
+    shifted = hide(tokens - some.detach(), mask)
+    factor, number = _power_of_two(shifted), count(tokens, mask)
+    mean = shifted.sum(1, keepdim=True) / number[:, None, None]
+    rows = torch.addcmul(-mean * factor, shifted, factor)  # (x − mean) · factor in one pass
+    return hide(rows, mask), 1 / (factor.flatten() * number.sqrt())
 
 
 def scaled_gaussian(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns the rows of `gaussian` divided by a scale (B,) that keeps them near 1, and the scale."""
+    tokens = hide(tokens, mask)
     factor = _power_of_two(tokens).clamp(max=1.0)  # the last channel is 1
     ones = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
     rows = torch.cat([tokens * factor, ones.unsqueeze(-1) * factor], -1)
-    return rows, 1 / (factor.flatten() * _count(tokens, mask).sqrt())
+    return rows, 1 / (factor.flatten() * count(tokens, mask).sqrt())
 
 
 def bilinear(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -109,7 +123,7 @@ def bilinear(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         tensor([[[1., 2.],
                  [2., 4.]]])
     """
-    return tokens
+    return hide(tokens, mask)
 
 
 def covariance(tokens: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -1,6 +1,6 @@
 """Pools: local features in, one vector a sample out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,8 @@ from polycov.spec import Spec, parse_spec
 from polycov.vectors.base import Vector
 from polycov.vectors.normalize import Post
 from polycov.vectors.project import Project, StreamingPCA
+
+HALF = (torch.float16, torch.bfloat16)
 
 
 class Pool(nn.Module):
@@ -36,7 +38,7 @@ class Pool(nn.Module):
         super().__init__()
         self.channels = positive_int("a pool", "channels", channels)
         self.spec = str(spec)
-        self.seed = seed
+        self.seed = _check_seed(seed)
         self.check_finite = check_finite
         self.post = nn.ModuleList()
         self.out_features = 0
@@ -50,10 +52,10 @@ class Pool(nn.Module):
 
     def working_dtype(self, tokens: Tensor) -> torch.dtype:
         """Returns the dtype to compute in."""
-        return torch.float32 if tokens.dtype in (torch.float16, torch.bfloat16) else tokens.dtype
+        return torch.float32 if tokens.dtype in HALF else tokens.dtype
 
-    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Returns the vector (B, D) up to a scale a sample, and that scale (B,) or None for 1."""
+    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
+        """Returns a vector (B, D), a scale (B,) or None, and a power: the feature is vector · scale^power."""
         raise NotImplementedError
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -70,42 +72,40 @@ class Pool(nn.Module):
             PolycovError: on a wrong shape, dtype or mask.
             NonFiniteError: if the features have NaN or Inf, or the result leaves the range of its dtype.
         """
-        return self._pool(x, mask, len(self.post))
+        result = self._pool(x, mask, len(self.post))
+        if not (torch.is_autocast_enabled(x.device.type) and x.dtype in HALF):
+            result = result.to(x.dtype)
+        if self.check_finite and not torch.compiler.is_compiling():
+            _check_finite(result, "The pooled features", result.dtype)
+        return result
 
     def _pool(self, x: Tensor, mask: Tensor | None, stages: int) -> Tensor:
+        """The feature after some of the stages behind the vector, at least in float32."""
         tokens, mask = as_tokens(x, mask)
         if tokens.shape[-1] != self.channels:
             raise PolycovError(
                 f"Expected {self.channels} channels, got {tokens.shape[-1]} in features of shape {tuple(x.shape)}; "
                 "maps are (B, C, H, W), tokens (B, N, C)."
             )
-        device = tokens.device.type
-        low = tokens.dtype in (torch.float16, torch.bfloat16)
-        dtype = torch.float32 if torch.is_autocast_enabled(device) and low else tokens.dtype
-        with torch.autocast(device, enabled=False):
-            result = self._run(tokens.to(self.working_dtype(tokens)), mask, stages).to(dtype)
-        if self.check_finite and not torch.compiler.is_compiling():
-            _check_finite(result, "The pooled features", "scale the features down, or pool in a wider dtype")
-        return result
-
-    def _run(self, tokens: Tensor, mask: Tensor | None, stages: int) -> Tensor:
-        vector, scale = self.aggregate(tokens, mask)
-        for i in range(stages):
-            stage = self.post[i]
-            degree: Any = stage.degree
-            if scale is not None and degree is None:
-                vector, scale = vector * scale.unsqueeze(-1), None
-            vector = stage(vector)
-            if scale is not None:
-                scale = scale**degree if degree else None
-        return vector if scale is None else vector * scale.unsqueeze(-1)
+        with torch.autocast(tokens.device.type, enabled=False):
+            vector, scale, power = self.aggregate(tokens.to(self.working_dtype(tokens)), mask)
+            for i in range(stages):
+                stage = self.post[i]
+                degree: Any = stage.degree
+                if degree is None:
+                    vector, power = _scaled(vector, scale, power), 0.0
+                vector = stage(vector)
+                power *= degree or 0.0
+            result = _scaled(vector, scale, power)
+        return result if x.dtype == torch.float64 else result.float()
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[Tensor | tuple[Tensor, ...] | list[Tensor]]) -> "Pool":
+    def fit(self, batches: Iterable[Tensor | Sequence[Tensor]]) -> "Pool":
         """Fits the stage `project` on training features, in one pass.
 
         Args:
-            batches: of features as `forward` takes them, or of tuples that begin with them (as a DataLoader gives).
+            batches: of features as `forward` takes them; or of tuples that begin with them, as a DataLoader gives.
+                If the second of a tuple is boolean and has two or more dimensions, it is their mask.
 
         Returns:
             The pool.
@@ -116,11 +116,15 @@ class Pool(nn.Module):
         index = next((i for i, stage in enumerate(self.post) if isinstance(stage, Project)), None)
         if index is None:
             raise PolycovError(f"There is nothing to fit in {self.spec!r}: it has no stage 'project'.")
+        if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
+            raise PolycovError(
+                f"Expected batches of features, such as [x] or a DataLoader, got {type(batches).__name__}."
+            )
         project: Any = self.post[index]
         pca = StreamingPCA()
         for batch in batches:
-            x = batch if isinstance(batch, Tensor) else batch[0]
-            pca.update(self._pool(x, None, index))
+            x, mask = _features_and_mask(batch)
+            pca.update(self._pool(x, mask, index))
         project.set_components(*pca.components(project.out_features))
         return self
 
@@ -165,8 +169,8 @@ class SecondOrderPool(Pool):
             raise PolycovError(f"The route {route!r} does not exist for '{function} | {vector}'. Use 'auto'.")
         self._append(spec, self.vector.out_features)
 
-    def _way(self, locations: int) -> str:
-        """The route for this number of locations."""
+    def way(self, locations: int) -> str:
+        """Returns the route that is taken for this number of locations."""
         return cheapest(self.function, locations, self.moment.out_channels) if self.route == "auto" else self.route
 
     def working_dtype(self, tokens: Tensor) -> torch.dtype:
@@ -176,28 +180,27 @@ class SecondOrderPool(Pool):
         the spectrum stays away from 0, and float32 does.
         """
         locations, safe = tokens.shape[1], 2 * self.moment.out_channels
-        if self.function.exact and (self._way(locations) != "covariance" or locations < safe):
+        if self.function.exact and (self.way(locations) != "covariance" or locations < safe):
             return torch.float64
         return super().working_dtype(tokens)
 
-    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
         rows, scale = self.moment(tokens, mask)
-        route = self._way(tokens.shape[1])
-        unit, size = split_trace(second_moment(rows if route == "covariance" else rows.mT))
-        root = size * scale
+        route = self.way(tokens.shape[1])
+        unit, trace, root = split_trace(second_moment(rows if route == "covariance" else rows.mT))
+        root = root * scale
         if self.check_finite and not torch.compiler.is_compiling():
-            _check_finite(root.unsqueeze(-1), "The features", "look for the layer before that makes them")
+            _check_finite(root.unsqueeze(-1), "The features", root.dtype)
         if route == "covariance":
             vector = self.vector(self.function(unit, root))
         else:
-            vector = self._by_gram(rows, unit, size, root, factored=route == "paper")
-        degree = 2 * self.function.degree
-        return vector, root**degree if degree else None
+            vector = self._by_gram(rows, unit, trace, root, factored=route == "paper")
+        return vector, root, 2 * self.function.degree
 
-    def _by_gram(self, rows: Tensor, gram: Tensor, size: Tensor, root: Tensor, factored: bool) -> Tensor:
-        """B I + rowsᵀ r(S) rows, for rows still to be divided by their ``size``."""
+    def _by_gram(self, rows: Tensor, gram: Tensor, trace: Tensor, root: Tensor, factored: bool) -> Tensor:
+        """B I + rowsᵀ r(S) rows / tr, for rows of any trace."""
         quotient = self.function.quotient(gram, root)
-        share = (1 / size**2)[:, None, None]
+        share = (1 / trace)[:, None, None]
         left = rows * share if quotient is None else (quotient * share) @ rows
         constant = self.function.constant(root)
         if not factored:
@@ -234,15 +237,38 @@ class FirstOrderPool(Pool):
         self.pooling: FirstOrder = spec.aggregation[0].build(channels=channels)
         self._append(spec, self.pooling.out_features)
 
-    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, None]:
-        return self.pooling(tokens, mask), None
+    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, None, float]:
+        return self.pooling(tokens, mask), None, 0.0
 
 
-def _check_finite(x: Tensor, what: str, advice: str) -> None:
+def _scaled(vector: Tensor, scale: Tensor | None, power: float) -> Tensor:
+    return vector if scale is None or not power else vector * (scale**power).unsqueeze(-1)
+
+
+def _features_and_mask(batch: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+    if isinstance(batch, Tensor):
+        return batch, None
+    if not isinstance(batch, tuple | list) or not batch:
+        raise PolycovError(
+            f"Expected batches that are tensors, or tuples that begin with one, got {type(batch).__name__}."
+        )
+    second = batch[1] if len(batch) > 1 else None
+    masked = isinstance(second, Tensor) and second.dtype == torch.bool and second.ndim > 1
+    return batch[0], second if masked else None
+
+
+def _check_seed(seed: object) -> int:
+    if isinstance(seed, bool) or not isinstance(seed, int) or not -(2**63) <= seed < 2**64:
+        raise PolycovError(f"Expected seed to be an integer of 64 bits, got {seed!r}.")
+    return seed
+
+
+def _check_finite(x: Tensor, what: str, dtype: torch.dtype) -> None:
     finite = torch.isfinite(x)
     if not bool(finite.all()):
         samples = (~finite.all(-1)).nonzero().flatten().tolist()
         raise NonFiniteError(
-            f"{what} of {len(samples)} of {len(x)} samples (numbers {samples[:10]}) have NaN or Inf: {advice}; "
+            f"{what} of {len(samples)} of {len(x)} samples (numbers {samples[:10]}) have NaN or Inf. Either the layers "
+            f"before made them, or the features are too large for {dtype}: scale them down, or use a wider dtype. "
             "check_finite=False lets them through."
         )

@@ -43,5 +43,7 @@ def cheapest(function: MatrixFunction, locations: int, channels: int) -> str:
         >>> cheapest(NewtonSchulzSqrt(5), 784, 256), cheapest(NewtonSchulzSqrt(5), 49, 512)
         ('covariance', 'gram')
     """
-    routes = [route for route in ("covariance", "gram") if route in function.routes]
-    return min(routes, key=lambda route: cost(route, function, locations, channels))
+    if "gram" not in function.routes:
+        return "covariance"
+    gram, covariance = (cost(route, function, locations, channels) for route in ("gram", "covariance"))
+    return "gram" if gram < covariance else "covariance"

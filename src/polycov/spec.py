@@ -98,10 +98,12 @@ def _parse_stage(text: str, kinds: tuple[Kind, ...], where: str) -> StageSpec:
             raise ValueError
         positional = [_read(argument) for argument in call.args]
         keywords = {str(keyword.arg): _read(keyword.value) for keyword in call.keywords}
+        if len(keywords) < len(call.keywords):
+            raise ValueError
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpecError(
             f"Cannot read {text!r} in {where!r}. A stage is a name with arguments, such as 'triu' or 'sqrt(5)'; "
-            "arguments are numbers or words."
+            "arguments are numbers or words. Methods go by name in create_pool."
         ) from None
     stage = get_stage(call.func.id, kinds, where)
     signature = stage.signature

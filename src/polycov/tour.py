@@ -4,14 +4,13 @@ Run it with ``python -m polycov.tour``.
 """
 
 import argparse
-import inspect
 import time
 
 import torch
 from torch import Tensor
 
 import polycov
-from polycov.methods import get_method, list_methods
+from polycov.methods import get_method, list_methods, method_options
 from polycov.pool import Pool
 
 # What a compact method is a sketch of: the agreement is measured against this.
@@ -83,7 +82,7 @@ def main() -> None:
     print(f"{'method':<18} {'dims':>6} {'ms/map':>7} {'kernel error':>13}  spec")
     with torch.inference_mode():
         for name in list_methods():
-            free = "dim" in inspect.signature(get_method(name)).parameters
+            free = "dim" in method_options(name)
             dim = min(options.dim, 128) if name == "ipccp-fit" else options.dim
             pool = polycov.create_pool(name, options.channels, dim=dim if free else None)
             if name == "ipccp-fit":

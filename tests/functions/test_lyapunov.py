@@ -1,3 +1,4 @@
+import pytest
 import scipy.linalg
 import torch
 
@@ -29,7 +30,7 @@ def test_lyapunov_differentiates_twice() -> None:
 
 def gradient(spec: str, x: torch.Tensor) -> torch.Tensor:
     x = x.clone().requires_grad_()
-    y = polycov.create_pool(spec, 5).double()(x)
+    y = polycov.create_pool(spec, x.shape[-1]).double()(x)
     return torch.autograd.grad((y * torch.linspace(-1, 1, y.shape[-1], dtype=y.dtype)).sum(), x)[0]
 
 
@@ -39,3 +40,10 @@ def test_lyapunov_gradient_is_that_of_the_exact_root_not_of_the_iteration() -> N
     assert relative(gradient("bilinear | sqrt(25, gradient=lyapunov) | flatten", x), exact) < 1e-10
     at_five = gradient("bilinear | sqrt(5, gradient=lyapunov) | flatten", x)
     assert relative(at_five, gradient("bilinear | sqrt(5) | flatten", x)) > 0.01
+
+
+@pytest.mark.parametrize(("locations", "channels"), [(20, 64), (49, 128), (300, 16)])
+def test_lyapunov_gradient_is_right_at_rank_deficiency_too(locations: int, channels: int) -> None:
+    x = features(2, locations, channels)
+    exact = gradient("bilinear | sqrt(exact) | flatten", x)
+    assert relative(gradient("bilinear | sqrt(20, gradient=lyapunov) | flatten", x), exact) < 1e-9

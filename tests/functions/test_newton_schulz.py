@@ -3,8 +3,10 @@ import pytest
 import scipy.linalg
 import torch
 
+import polycov
 from polycov import functional as F
-from polycov.functions.newton_schulz import products
+from polycov.functions.newton_schulz import NewtonSchulzEigenvalues, products
+from polycov.functions.spectral import spectral
 from samples import features, relative
 
 
@@ -62,7 +64,7 @@ def test_newton_schulz_differentiates_twice(k: int, inverse: bool) -> None:
 @pytest.mark.parametrize("k", range(1, 10))
 def test_number_of_products_is_what_is_promised(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
-    matmul, baddbmm = torch.Tensor.__matmul__, torch.baddbmm
+    matmul, baddbmm_ = torch.Tensor.__matmul__, torch.Tensor.baddbmm_
 
     def counted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         nonlocal count
@@ -72,9 +74,36 @@ def test_number_of_products_is_what_is_promised(k: int, monkeypatch: pytest.Monk
     def counted_too(*args: torch.Tensor, **kwargs: float) -> torch.Tensor:
         nonlocal count
         count += 1
-        return baddbmm(*args, **kwargs)
+        return baddbmm_(*args, **kwargs)
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
-    monkeypatch.setattr(torch, "baddbmm", counted_too)
+    monkeypatch.setattr(torch.Tensor, "baddbmm_", counted_too)
     F.newton_schulz(torch.eye(2).unsqueeze(0) / 2, k)
     assert count == products(k) <= max(3 * k - 3, 1)
+
+
+@pytest.mark.parametrize("k", [11, 12, 13, 20, 40, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_iterations_of_a_singular_matrix_do_not_diverge(k: int, dtype: torch.dtype) -> None:
+    x = features(2, 8, 16, dtype=dtype)
+    exact = polycov.create_pool("mpn-cov", 16).double()(x.double())
+    values, routes = np.linalg.eigvalsh(np.cov(x[0].double().numpy().T, bias=True)), ("covariance", "gram")
+    assert values[0] < 1e-10
+    results = [polycov.create_pool("isqrt-cov", 16, iterations=k, route=route).to(dtype)(x) for route in routes]
+    assert relative(results[0], results[1]) < (1e-5 if dtype == torch.float32 else 1e-10)
+    if k >= 20:
+        assert relative(results[0], exact) < 1e-5
+
+
+def test_iteration_on_eigenvalues_is_the_iteration_on_matrices() -> None:
+    a = spd()
+    a = a / a.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    for k in (1, 2, 5, 8):
+        torch.testing.assert_close(spectral(a, NewtonSchulzEigenvalues(k)), F.newton_schulz(a, k))
+    x = a[:1, :3, :3].clone().requires_grad_()
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return spectral(0.5 * (x + x.mT), NewtonSchulzEigenvalues(5))
+
+    assert torch.autograd.gradcheck(run, x)
+    assert torch.autograd.gradgradcheck(run, x)

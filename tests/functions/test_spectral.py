@@ -3,6 +3,7 @@ import pytest
 import scipy.linalg
 import torch
 
+from polycov import PolycovError
 from polycov import functional as F
 from polycov.functions.spectral import Log, Power, Quotient, ScalarFunction, spectral
 from samples import features, relative
@@ -79,3 +80,32 @@ def test_gradient_is_the_divided_difference_formula_of_scipys_frechet_derivative
     weight = weight + weight.mT
     (grad,) = torch.autograd.grad((F.matrix_log(x) * weight).sum(), x)
     torch.testing.assert_close((grad[0] * torch.from_numpy(pushed)).sum(), (weight * direction).sum())
+
+
+def test_small_eigenvalues_above_the_floor_are_kept() -> None:
+    a = torch.diag(torch.tensor([1.0, 1e-14], dtype=torch.float64)).unsqueeze(0)
+    assert abs(float(spectral(a, Power(0.5))[0, 1, 1]) - 1e-7) < 1e-12
+    single = torch.diag(torch.tensor([1.0, 1e-7])).unsqueeze(0)
+    assert abs(float(spectral(single, Power(0.5))[0, 1, 1]) - 10**-3.5) < 1e-8
+
+
+def test_high_powers_have_finite_gradients() -> None:
+    x = (features(1, 9, 4) * torch.tensor([1.0, 1.0, 1e-4, 1e-7])).requires_grad_()
+    rows = F.covariance(x)
+    (grad,) = torch.autograd.grad(F.matrix_power(rows.mT @ rows, 60.0).sum(), x)
+    assert torch.isfinite(grad).all()
+
+
+def test_a_third_derivative_is_refused_not_wrong() -> None:
+    a = (spd(1, 3) / 20).requires_grad_()
+    (first,) = torch.autograd.grad(spectral(a, Power(0.5)).sum(), a, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), a, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
+        second.sum().backward()
+
+
+def test_wrong_matrices_are_refused() -> None:
+    with pytest.raises(PolycovError, match=r"shape \(B, C, C\), got \(3, 3\)"):
+        F.matrix_sqrt(torch.eye(3))
+    with pytest.raises(PolycovError, match="got a trace that is negative"):
+        F.matrix_sqrt(-torch.eye(3).unsqueeze(0))

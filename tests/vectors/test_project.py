@@ -81,3 +81,22 @@ def test_projection_trains_from_its_fit() -> None:
     pool.fit([torch.rand(10, 5, 4)])
     pool(torch.rand(3, 5, 4)).square().sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in pool.parameters())
+
+
+def test_fit_takes_masks_empty_batches_and_half_precision() -> None:
+    train, mask = features(50, 12, 4) + 5, torch.arange(12).expand(50, 12) < 8
+    padded = torch.where(mask.unsqueeze(-1), train, torch.nan)
+    a, b = (polycov.create_pool("average | project(2)", 4).double() for _ in range(2))
+    a.fit([(padded, mask), (padded[:0], mask[:0])])
+    b.fit([train[:, :8]])
+    torch.testing.assert_close(a(train), b(train))
+    assert a(padded, mask).mean(0).abs().max() < 1e-9
+    half = polycov.create_pool("bilinear | identity | triu | project(2) | l2", 4)
+    half.fit([(train[:0].half()), (train * 60).half()])  # C leaves the range of float16, the projection need not
+    assert half((train[:5] * 60).half()).isfinite().all()
+
+
+@pytest.mark.parametrize("batches", [torch.rand(3, 5, 4), None, [{"image": 1}], [()]])
+def test_wrong_batches_are_refused(batches) -> None:
+    with pytest.raises(polycov.PolycovError, match="Expected batches"):
+        polycov.create_pool("average | project(2)", 4).fit(batches)

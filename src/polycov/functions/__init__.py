@@ -4,12 +4,12 @@ import math
 
 from torch import Tensor
 
-from polycov.errors import PolycovError, known, positive_int
+from polycov.errors import PolycovError, finite_number, known, positive_int
 from polycov.functions.base import MatrixFunction, apply_function
 from polycov.functions.lyapunov import LyapunovSqrt
-from polycov.functions.newton_schulz import NewtonSchulzSqrt
+from polycov.functions.newton_schulz import LONG, NewtonSchulzEigenvalues, NewtonSchulzSqrt
 from polycov.functions.polynomial import ChebyshevFunction, Polynomial
-from polycov.functions.spectral import SpectralLog, SpectralPower, check_exponent, check_floor
+from polycov.functions.spectral import SpectralFunction, SpectralLog, SpectralPower
 from polycov.registry import register
 
 register("function", "polynomial", "polynomial(0.5, 1, -0.25)", "polynomial(0, 2, -1, 0.5, unit_trace=True)")(
@@ -49,11 +49,15 @@ def sqrt(method: int | str = 5, *, gradient: str = "own") -> MatrixFunction:
         gradient: "own", the derivative of what is computed; or "lyapunov", that of the exact root.
     """
     if gradient not in ("own", "lyapunov"):
-        raise PolycovError(f"Unknown gradient {gradient!r} of sqrt. {known(gradient, ['own', 'lyapunov'])}")
+        raise PolycovError(f"Unknown gradient {gradient!r} of sqrt. {known(str(gradient), ['own', 'lyapunov'])}")
     if _exact("sqrt", method):
         return SpectralPower(0.5)  # its gradient is the solution of the Lyapunov equation
     iterations = positive_int("sqrt", "iterations", method)
-    return LyapunovSqrt(iterations) if gradient == "lyapunov" else NewtonSchulzSqrt(iterations)
+    if gradient == "lyapunov":
+        return LyapunovSqrt(iterations)
+    if iterations > LONG:
+        return SpectralFunction(NewtonSchulzEigenvalues(iterations), 0.5)
+    return NewtonSchulzSqrt(iterations)
 
 
 @register("function", "power", "power(0.3, exact)", "power(0.7, 12)")
@@ -64,7 +68,7 @@ def power(exponent: float, method: int | str = "exact") -> MatrixFunction:
         exponent: p.
         method: "exact", or the degree.
     """
-    p = check_exponent(exponent)
+    p = finite_number("power", "exponent", exponent, 0, math.inf)
     if _exact("power", method):
         return SpectralPower(p)
     return ChebyshevFunction(lambda x: x**p, positive_int("power", "degree", method), degree=p)
@@ -79,9 +83,10 @@ def log(method: int | str = "exact", *, floor: float | None = None) -> MatrixFun
         floor: the eigenvalue, as a share of the trace, below which the logarithm stops falling (exact: default 1e-6)
             or below which the polynomial is not fitted (default 1e-3).
     """
-    if _exact("log", method):
-        return SpectralLog(1e-6 if floor is None else floor)
-    low = check_floor(1e-3 if floor is None else floor)
+    exact = _exact("log", method)
+    low = finite_number("log", "floor", (1e-6 if exact else 1e-3) if floor is None else floor, 0, 1)
+    if exact:
+        return SpectralLog(low)
     return ChebyshevFunction(math.log, positive_int("log", "degree", method), low=low, logarithmic=True)
 
 

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor, nn
 
+from polycov.errors import NonFiniteError, PolycovError
+
 
 class MatrixFunction(nn.Module):
     """A function q of the second-order statistic C, as it acts on A = C / tr C.
@@ -49,17 +51,28 @@ def add_identity(matrix: Tensor, constant: Tensor | None) -> Tensor:
     return matrix + constant[:, None, None] * eye
 
 
-def split_trace(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns A = C / tr C and √(tr C), (B,), of symmetric positive semidefinite C, (B, C, C).
+def split_trace(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns A = C / tr C, tr C and √(tr C), (B,), of symmetric positive semidefinite C, (B, C, C).
 
-    Zero matrices stay zero, with a trace given as 1 and a gradient of 0.
+    A zero matrix stays zero, with a gradient of 0; its trace is given as the smallest normal number, so that its
+    logarithm is finite and its powers are nearly 0.
     """
     trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
-    trace = torch.where(trace == 0, 1.0, trace)
-    return matrix / trace[:, None, None], trace.sqrt()
+    zero = trace == 0
+    safe = torch.where(zero, 1.0, trace)
+    return matrix / safe[:, None, None], safe, torch.where(zero, torch.finfo(trace.dtype).tiny, safe).sqrt()
 
 
 def apply_function(function: MatrixFunction, matrix: Tensor) -> Tensor:
-    """Returns q(C) for symmetric positive semidefinite C, (B, C, C): what a pool does, on a matrix of one's own."""
-    unit, root = split_trace(matrix)
+    """Returns q(C) for symmetric positive semidefinite C, (B, C, C): what a pool does, on a matrix of one's own.
+
+    Raises:
+        PolycovError: on a wrong shape.
+        NonFiniteError: if the trace of a matrix is negative, NaN or Inf.
+    """
+    if matrix.ndim != 3 or matrix.shape[1] != matrix.shape[2]:
+        raise PolycovError(f"Expected matrices of shape (B, C, C), got {tuple(matrix.shape)}.")
+    unit, _, root = split_trace(matrix)
+    if not torch.compiler.is_compiling() and not bool(root.isfinite().all()):
+        raise NonFiniteError("Expected positive semidefinite matrices, got a trace that is negative, NaN or Inf.")
     return (root ** (2 * function.degree))[:, None, None] * function(unit, root)

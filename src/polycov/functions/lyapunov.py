@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.functions.base import MatrixFunction
-from polycov.functions.newton_schulz import newton_schulz
+from polycov.functions.newton_schulz import newton_schulz, products
 
 
 class _Lyapunov(torch.autograd.Function):
@@ -17,7 +17,8 @@ class _Lyapunov(torch.autograd.Function):
     def forward(ctx: Any, root: Tensor, right: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(root)
         values = values.clamp(min=0)
-        floor = values.amax(-1)[:, None, None] * 16 * torch.finfo(values.dtype).eps
+        # The eigenvalues are roots, so what rounding leaves of a 0 is the root of an epsilon.
+        floor = values.amax(-1)[:, None, None] * (16 * torch.finfo(values.dtype).eps) ** 0.5
         total = values.unsqueeze(-1) + values.unsqueeze(-2)
         some = total > floor
         inner = torch.where(some, vectors.mT @ right @ vectors / torch.where(some, total, 1.0), 0.0)
@@ -83,4 +84,4 @@ class LyapunovSqrt(MatrixFunction):
         return result
 
     def cost(self, size: int) -> float:
-        return max(3 * self.iterations - 3, 1) * float(size) ** 3
+        return products(self.iterations) * float(size) ** 3

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.functions.base import MatrixFunction
+from polycov.functions.spectral import ScalarFunction
 
 
 class _Step(NamedTuple):
@@ -43,7 +44,7 @@ def _iterate(matrix: Tensor, iterations: int, inverse: bool) -> tuple[Tensor, li
         else:
             square = current @ current
             rest = _shifted(torch.add(square, current, alpha=-13 / 9), 27 / 16, 36 / 16)
-            factor = torch.baddbmm(rest, torch.add(square, current, alpha=-9), square, alpha=1 / 16)
+            factor = rest.baddbmm_(torch.add(square, current, alpha=-9), square, alpha=1 / 16)
         after = factor if result is None else result @ factor
         last, first = i == len(sizes) - 1, i == 0 and not inverse
         power = None if last or first else factor @ factor
@@ -64,19 +65,19 @@ def _tangent(tape: list[_Step], direction: Tensor, inverse: bool) -> Tensor:
             half = current @ step.matrix
             square = half + half.mT
             left = torch.add(step.square, step.matrix, alpha=-9)
-            factor = torch.add(square, current, alpha=-13 / 9) * (27 / 16)
-            factor = torch.baddbmm(factor, torch.add(square, current, alpha=-9), step.square, alpha=1 / 16)
-            factor = torch.baddbmm(factor, left, square, alpha=1 / 16)
+            factor = torch.add(square, current, alpha=-13 / 9).mul_(27 / 16)
+            factor.baddbmm_(torch.add(square, current, alpha=-9), step.square, alpha=1 / 16)
+            factor.baddbmm_(left, square, alpha=1 / 16)
         if step.before is None or result is None:
             after = factor
         else:
-            after = torch.baddbmm(result @ step.factor, step.before, factor)
+            after = (result @ step.factor).baddbmm_(step.before, factor)
         if i < len(tape) - 1:
             if step.power is None:
-                current = torch.baddbmm(after @ step.factor, step.after, factor)
+                current = (after @ step.factor).baddbmm_(step.after, factor)
             else:
                 half = factor @ step.factor
-                current = torch.baddbmm(current @ step.power, step.matrix, half + half.mT)
+                current = (current @ step.power).baddbmm_(step.matrix, half + half.mT)
         result = after
     return direction if result is None else result
 
@@ -115,7 +116,8 @@ def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False)
 
     Args:
         matrix: symmetric A with eigenvalues in [0, 1], (B, C, C); divide by the trace before.
-        iterations: k ≥ 1.
+        iterations: k ≥ 1. Where A has eigenvalues 0, rounding may make them negative and each iteration then
+            multiplies them by 1.5: past k ≈ 15 in float32, or 40 in float64, the iteration diverges.
         inverse: return Z_k.
 
     Returns:
@@ -128,7 +130,7 @@ def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False)
         >>> newton_schulz(torch.tensor([[[0.25, 0.0], [0.0, 0.75]]]), 12).diagonal(dim1=1, dim2=2)
         tensor([[0.5000, 0.8660]])
     """
-    result: Tensor = _NewtonSchulz.apply(matrix, iterations, inverse)
+    result: Tensor = _NewtonSchulz.apply(matrix, positive_int("newton_schulz", "iterations", iterations), inverse)
     return result
 
 
@@ -162,3 +164,51 @@ class NewtonSchulzSqrt(MatrixFunction):
 
     def cost(self, size: int) -> float:
         return products(self.iterations) * float(size) ** 3
+
+
+# From here on the iteration is done on eigenvalues: as matrices it would not survive rounding.
+LONG = 12
+
+
+class NewtonSchulzEigenvalues(ScalarFunction):
+    """y_k(x), the iteration on one eigenvalue. Divided differences go through it by the product rule
+    (fg)[a, b] = f(a) g[a, b] + f[a, b] g(b), which subtracts no near-equal numbers.
+    """
+
+    def __init__(self, iterations: int) -> None:
+        self.iterations = iterations
+
+    def value(self, x: Tensor) -> Tensor:
+        return self._jet(x, x)[0]
+
+    def slope(self, a: Tensor, b: Tensor) -> Tensor:
+        return self._jet(a, b)[2]
+
+    def half_curvature(self, x: Tensor) -> Tensor:
+        one, zero = torch.ones_like(x), torch.zeros_like(x)
+        y: tuple[Tensor, ...] = (x, one, zero)  # Taylor coefficients
+        z: tuple[Tensor, ...] = (one, zero, zero)
+
+        def times(f: tuple[Tensor, ...], g: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            return f[0] * g[0], f[0] * g[1] + f[1] * g[0], f[0] * g[2] + f[1] * g[1] + f[2] * g[0]
+
+        for _ in range(self.iterations):
+            m = times(z, y)
+            t = (1.5 - 0.5 * m[0], -0.5 * m[1], -0.5 * m[2])
+            y, z = times(y, t), times(t, z)
+        return y[2]
+
+    def _jet(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """y(a), y(b) and y[a, b]."""
+
+        def times(f: tuple[Tensor, ...], g: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
+            return f[0] * g[0], f[1] * g[1], f[0] * g[2] + f[2] * g[1]
+
+        one, zero = torch.ones_like(a), torch.zeros_like(a)
+        y: tuple[Tensor, ...] = (a, b, one)
+        z: tuple[Tensor, ...] = (one, torch.ones_like(b), zero)
+        for _ in range(self.iterations):
+            m = times(z, y)
+            t = (1.5 - 0.5 * m[0], 1.5 - 0.5 * m[1], -0.5 * m[2])
+            y, z = times(y, t), times(t, z)
+        return y[0], y[1], y[2]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from polycov.errors import PolycovError, positive_int
+from polycov.errors import PolycovError, positive_int, true_or_false
 from polycov.functions.base import MatrixFunction, add_identity
 
 Coefficient = float | Tensor  # a Tensor holds one value a sample, (B,)
@@ -41,6 +41,12 @@ def _horner(blocks: Sequence[Sequence[Coefficient]], powers: Sequence[Tensor], t
     return result
 
 
+def _some(coefficients: Sequence[Coefficient]) -> Sequence[Coefficient]:
+    if len(coefficients) == 0:
+        raise PolycovError("Expected at least one coefficient, got none.")
+    return coefficients
+
+
 def polynomial(matrix: Tensor, coefficients: Sequence[Coefficient]) -> Tensor:
     """Returns c₀ I + c₁ A + c₂ A² + … with about 2√degree matrix products.
 
@@ -55,8 +61,8 @@ def polynomial(matrix: Tensor, coefficients: Sequence[Coefficient]) -> Tensor:
         >>> polynomial(torch.tensor([[[2.0]]]), [1, 0, 3]).item()
         13.0
     """
-    if not coefficients:
-        raise PolycovError("Expected at least one coefficient, got none.")
+    if len(coefficients) < 2:  # so that the matrix takes part, and there is a gradient, if 0
+        coefficients = [*_some(coefficients), 0.0]
     s = _stride(len(coefficients) - 1)
     powers = [torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix), matrix]
     while len(powers) <= s:
@@ -83,7 +89,7 @@ def chebyshev(matrix: Tensor, coefficients: Sequence[float], interval: tuple[flo
     low, high = interval
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
     x = (2 * matrix - (high + low) * eye) / (high - low)
-    s = _stride(len(coefficients) - 1)
+    s = _stride(len(_some(coefficients)) - 1)
     terms = [eye, x]
     for i in range(2, s + 1):
         a, b = (i + 1) // 2, i // 2  # T_(a+b) = 2 T_a T_b − T_(a−b)
@@ -154,16 +160,16 @@ class Polynomial(MatrixFunction):
 
     def __init__(self, *coefficients: float, unit_trace: bool = False) -> None:
         super().__init__()
-        if not coefficients or not all(isinstance(c, int | float) and math.isfinite(c) for c in coefficients):
+        if not coefficients or not all(isinstance(c, int | float) and abs(c) < 1e300 for c in coefficients):
             raise PolycovError(f"Expected finite numbers as coefficients of polynomial, got {coefficients}.")
         self.coefficients = coefficients
-        self.unit_trace = unit_trace
+        self.unit_trace = true_or_false("polynomial", "unit_trace", unit_trace)
 
     def _scaled(self, root: Tensor) -> Sequence[Coefficient]:
         """The coefficients of q as a polynomial of A = C / tr C: c_i (tr C)^i."""
         if self.unit_trace:
             return self.coefficients
-        return [c * root ** (2 * i) if i and c else c for i, c in enumerate(self.coefficients)]
+        return [c * root ** (2 * i) if i and c else float(c) for i, c in enumerate(self.coefficients)]
 
     def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
         return polynomial(matrix, self._scaled(root))

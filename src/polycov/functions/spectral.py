@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polycov.errors import PolycovError
 from polycov.functions.base import MatrixFunction, add_identity
 
 
@@ -43,15 +42,15 @@ class ScalarFunction:
         return torch.where(near, curved, wide)
 
 
-def _half_log_ratio(a: Tensor, b: Tensor) -> Tensor:
-    """½ log(a / b) for positive a and b, accurate also for a ≈ b."""
-    z = (a - b) / (a + b)
+def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
+    """log(a / b) for positive a and b, accurate also for a ≈ b."""
+    z = (a - b) / b
     near = z.abs() < 0.5
-    return torch.where(near, torch.atanh(torch.where(near, z, 0.0)), 0.5 * (a.log() - b.log()))
+    return torch.where(near, torch.log1p(torch.where(near, z, 0.0)), a.log() - b.log())
 
 
 class Power(ScalarFunction):
-    """x^p for p > 0. With u = ½ log(a/b): f[a, b] = (ab)^((p−1)/2) sinh(pu) / sinh(u)."""
+    """x^p for p > 0. With w = log(b/a) ≤ 0: f[a, b] = a^(p−1) expm1(pw) / expm1(w)."""
 
     def __init__(self, exponent: float) -> None:
         self.exponent = exponent
@@ -64,9 +63,9 @@ class Power(ScalarFunction):
         low, high = torch.minimum(a, b), torch.maximum(a, b)
         some = low > 0
         x, y = torch.where(some, low, 1.0), torch.where(some, high, 1.0)
-        u = _half_log_ratio(y, x)
-        ratio = torch.where(u > 0, torch.sinh(p * u) / torch.sinh(torch.where(u > 0, u, 1.0)), p)
-        both = (x * y) ** ((p - 1) / 2) * ratio
+        w = _log_ratio(x, y)
+        ratio = torch.where(w < 0, torch.expm1(p * w) / torch.expm1(torch.where(w < 0, w, -1.0)), p)
+        both = y ** (p - 1) * ratio
         one = torch.where(high > 0, torch.where(high > 0, high, 1.0) ** (p - 1), 0.0)
         return torch.where(some, both, one)
 
@@ -76,7 +75,7 @@ class Power(ScalarFunction):
 
 
 class Log(ScalarFunction):
-    """log max(x, floor). With u = ½ log(a/b): f[a, b] = u / (√(ab) sinh u) above the floor."""
+    """log max(x, floor). With w = log(b/a) ≤ 0: f[a, b] = w / (a expm1(w)) above the floor."""
 
     def __init__(self, floor: float) -> None:
         self.floor = floor
@@ -88,8 +87,8 @@ class Log(ScalarFunction):
         low, high = torch.minimum(a, b), torch.maximum(a, b)
         floored = low <= self.floor
         x, y = torch.where(floored, 1.0, low), torch.where(floored, 1.0, high)
-        u = _half_log_ratio(y, x)
-        smooth = torch.where(u > 0, u / torch.sinh(torch.where(u > 0, u, 1.0)), 1.0) / (x * y).sqrt()
+        w = _log_ratio(x, y)
+        smooth = torch.where(w < 0, w / torch.expm1(torch.where(w < 0, w, -1.0)), 1.0) / y
         rise = self.value(high) - self.value(low)  # 0 where both are below the floor
         return torch.where(floored, rise / torch.where(high > low, high - low, 1.0), smooth)
 
@@ -161,6 +160,7 @@ class _SpectralDerivative(torch.autograd.Function):
         return _sandwich(vectors, slope * (vectors.mT @ direction @ vectors))
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor, None]:
         matrix, values, vectors, direction = ctx.saved_tensors
         along = _SpectralDerivative.apply(matrix, values, vectors, grad, ctx.function)
@@ -192,15 +192,19 @@ def spectral(matrix: Tensor, function: ScalarFunction) -> Tensor:
     return result
 
 
-class SpectralPower(MatrixFunction):
-    """C^p by eigendecomposition: see `polycov.functional.matrix_power`."""
+# An eigendecomposition takes about as long as this many matrix products of the same size.
+EIGH_PRODUCTS = 16
+
+
+class SpectralFunction(MatrixFunction):
+    """A scalar function on the eigenvalues, on either side; its value at 0 is the constant of the Gram side."""
 
     exact = True
 
-    def __init__(self, exponent: float) -> None:
+    def __init__(self, function: ScalarFunction, degree: float = 0.0) -> None:
         super().__init__()
-        self.degree = check_exponent(exponent)
-        self.function = Power(exponent)
+        self.function = function
+        self.degree = degree
 
     def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
         return spectral(matrix, self.function)
@@ -212,41 +216,21 @@ class SpectralPower(MatrixFunction):
         return EIGH_PRODUCTS * float(size) ** 3
 
 
-class SpectralLog(MatrixFunction):
+class SpectralPower(SpectralFunction):
+    """C^p by eigendecomposition: see `polycov.functional.matrix_power`."""
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__(Power(exponent), exponent)
+
+
+class SpectralLog(SpectralFunction):
     """log C by eigendecomposition: see `polycov.functional.matrix_log`."""
 
-    exact = True
-
     def __init__(self, floor: float = 1e-6) -> None:
-        super().__init__()
-        self.function = Log(check_floor(floor))
+        super().__init__(Log(floor))
 
     def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
-        return add_identity(spectral(matrix, self.function), 2 * root.log())
-
-    def quotient(self, gram: Tensor, root: Tensor) -> Tensor:
-        return spectral(gram, Quotient(self.function))
+        return add_identity(super().forward(matrix, root), 2 * root.log())
 
     def constant(self, root: Tensor) -> Tensor:
         return 2 * root.log() + self.function.value(torch.zeros_like(root))
-
-    def cost(self, size: int) -> float:
-        return EIGH_PRODUCTS * float(size) ** 3
-
-
-# An eigendecomposition takes about as long as this many matrix products of the same size.
-EIGH_PRODUCTS = 16
-
-
-def check_exponent(exponent: object) -> float:
-    """Returns the exponent if it is a positive number."""
-    if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not 0 < exponent < float("inf"):
-        raise PolycovError(f"Expected exponent of power to be a positive number, got {exponent!r}.")
-    return exponent
-
-
-def check_floor(floor: object) -> float:
-    """Returns the floor of a logarithm if it lies between 0 and 1."""
-    if not isinstance(floor, int | float) or not 0 < floor < 1:
-        raise PolycovError(f"Expected floor of log to lie between 0 and 1 (the trace), got {floor!r}.")
-    return floor

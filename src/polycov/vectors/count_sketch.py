@@ -6,7 +6,7 @@ from torch import Tensor
 from polycov.errors import positive_int
 from polycov.registry import register
 from polycov.vectors.buckets import BucketMap, bucket_sum, random_signs
-from polycov.vectors.triangle import root_two, triu, upper_triangle
+from polycov.vectors.triangle import triu, upper_triangle
 
 
 def count_sketch(matrix: Tensor, order: Tensor, signs: Tensor, dim: int) -> Tensor:
@@ -29,9 +29,19 @@ def count_sketch(matrix: Tensor, order: Tensor, signs: Tensor, dim: int) -> Tens
         >>> count_sketch(torch.tensor([[[1.0, 0.0], [0.0, 3.0]]]), torch.tensor([2, 0, 1]), torch.ones(3), 2)
         tensor([[3., 1.]])
     """
+    return bucket_sum(triu(matrix) * signs.to(matrix.dtype), deal(order, dim), dim)
+
+
+def deal(order: Tensor, dim: int) -> Tensor:
+    """Returns the bucket of each entry when the entries, in this order, are dealt into ``dim`` buckets one by one.
+
+    Example:
+        >>> deal(torch.tensor([2, 0, 1]), 2)
+        tensor([1, 0, 0])
+    """
     bucket = torch.empty_like(order)
     bucket[order] = torch.arange(len(order), device=order.device) % dim
-    return bucket_sum(triu(matrix) * signs.to(matrix.dtype), bucket, dim)
+    return bucket
 
 
 @register("vector", "count_sketch", "count_sketch(12)", "count_sketch(64)")
@@ -54,15 +64,12 @@ class CountSketch(BucketMap):
         self.register_buffer("order", torch.randperm(size, generator=generator, device="cpu"))
         self.register_buffer("signs", random_signs(size, generator=generator))
         self.build()
+        self.to(torch.get_default_device())
 
-    def draw(self) -> Tensor:
-        entries, _ = upper_triangle(self.channels, self.order.device)
-        bucket = torch.full((self.channels**2,), -1, device=self.order.device)
-        bucket[entries[self.order]] = torch.arange(len(entries), device=self.order.device) % self.out_features
-        return bucket
-
-    def weight(self, dtype: torch.dtype) -> Tensor:
-        entries, off = upper_triangle(self.channels, self.order.device)
-        weight = torch.zeros(self.channels**2, dtype=dtype, device=self.order.device)
-        weight[entries] = self.signs.to(dtype) * root_two(off, dtype)
-        return weight
+    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        entries, _ = upper_triangle(self.channels, device)
+        bucket = torch.full((self.channels**2,), self.out_features, device=device)
+        bucket[entries] = deal(self.order, self.out_features)
+        sign = torch.zeros_like(bucket)
+        sign[entries] = self.signs.to(sign.dtype)
+        return bucket, sign

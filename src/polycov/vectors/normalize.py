@@ -8,17 +8,25 @@ from polycov.registry import register
 SMALLEST = 1e-12
 
 
+def _by_largest(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns x divided by its largest entry in magnitude, a constant to autograd; and that entry, or 1 if it is 0."""
+    largest = x.detach().abs().amax(-1, keepdim=True)
+    largest = torch.where(largest == 0, 1.0, largest)
+    return x / largest, largest
+
+
 def signed_sqrt(x: Tensor) -> Tensor:
     """Returns sign(x) √|x|.
 
-    The derivative at 0 is infinite, so below |x| = 1e-12 the root is replaced by the straight line x · 1e6, which
-    meets it there. A pool applies it to features of unit trace, so the bound is relative to their size.
+    The derivative at 0 is infinite, so below 1e-12 of the largest entry of a row the root is replaced by the straight
+    line that meets it there.
 
     Example:
         >>> signed_sqrt(torch.tensor([4.0, -9.0, 0.0]))
         tensor([ 2., -3.,  0.])
     """
-    return x * x.abs().clamp(min=SMALLEST).rsqrt()
+    x, largest = _by_largest(x)
+    return x * x.abs().clamp(min=SMALLEST).rsqrt() * largest.sqrt()
 
 
 def l2(x: Tensor) -> Tensor:
@@ -29,8 +37,7 @@ def l2(x: Tensor) -> Tensor:
         tensor([[0.6000, 0.8000],
                 [0.0000, 0.0000]])
     """
-    largest = x.detach().abs().amax(-1, keepdim=True) if x.shape[-1] else x
-    x = x / torch.where(largest == 0, 1.0, largest)
+    x, _ = _by_largest(x)
     norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     return x / torch.where(norm == 0, 1.0, norm)
 

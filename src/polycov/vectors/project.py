@@ -30,6 +30,8 @@ class StreamingPCA:
 
     def update(self, rows: Tensor) -> None:
         """Takes a batch of rows, (B, D)."""
+        if not len(rows):
+            return
         self.kept.append(rows.detach())
         if sum(len(k) for k in self.kept) > rows.shape[1]:
             self._fold()
@@ -104,7 +106,7 @@ class Project(Post):
         self.weight = nn.Parameter(torch.zeros(dim, features))
         self.bias = nn.Parameter(torch.zeros(dim))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
-        self._is_fitted = False  # of the buffer, known without asking the device
+        self._known_fitted = False  # what the buffer says, known without asking the device
 
     @torch.no_grad()
     def set_components(self, mean: Tensor, components: Tensor) -> None:
@@ -112,14 +114,15 @@ class Project(Post):
         self.weight.copy_(components)
         self.bias.copy_(-(components @ mean))
         self.fitted.fill_(True)
-        self._is_fitted = True
+        self._known_fitted = True
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
-        self._is_fitted = bool(self.fitted)
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._known_fitted = False
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self._is_fitted:
+        self._known_fitted = self._known_fitted or bool(self.fitted)
+        if not self._known_fitted:
             raise NotFittedError(
                 f"The stage project({self.out_features}) is not fitted. Call pool.fit(batches) with batches of "
                 "training features, or load the state_dict of a fitted pool."

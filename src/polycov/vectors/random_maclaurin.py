@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import positive_int
+from polycov.errors import positive_int, true_or_false
 from polycov.registry import register
 from polycov.vectors.base import Vector
 from polycov.vectors.buckets import random_signs
@@ -69,10 +69,11 @@ class RandomMaclaurin(Vector):
         super().__init__(channels, positive_int("random_maclaurin", "dim", dim))
         generator = torch.Generator().manual_seed(seed)
         weights = random_signs(2, dim, channels, generator=generator)
-        if learnable:
+        if true_or_false("random_maclaurin", "learnable", learnable):
             self.weights = nn.Parameter(weights)
         else:
             self.register_buffer("weights", weights)
+        self.to(torch.get_default_device())
 
     def forward(self, matrix: Tensor) -> Tensor:
         return random_maclaurin(matrix, self.weights)

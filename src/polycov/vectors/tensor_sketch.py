@@ -1,9 +1,11 @@
 """The tensor sketch of a matrix."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import positive_int
+from polycov.errors import positive_int, true_or_false
 from polycov.registry import register
 from polycov.vectors.buckets import BucketMap, bucket_sum, random_signs
 
@@ -29,9 +31,13 @@ def tensor_sketch(matrix: Tensor, hashes: Tensor, signs: Tensor, dim: int) -> Te
         >>> tensor_sketch(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), hashes, signs, 4)
         tensor([[ 0.,  3., -7.,  0.]])
     """
-    bucket = (hashes[0].unsqueeze(1) + hashes[1]).flatten() % dim
-    weight = (signs[0].unsqueeze(1) * signs[1]).flatten()
-    return bucket_sum(matrix.flatten(1) * weight.to(matrix.dtype), bucket, dim)
+    weight = _outer(signs, torch.mul).to(matrix.dtype)
+    return bucket_sum(matrix.flatten(1) * weight, _outer(hashes, torch.add) % dim, dim)
+
+
+def _outer(pair: Tensor, operation: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The operation between all entries of the first row (2, C) and all of the second, flattened to (C²,)."""
+    return operation(pair[0].unsqueeze(1), pair[1]).flatten()
 
 
 def tensor_sketch_factored(left: Tensor, right: Tensor, hashes: Tensor, signs: Tensor, dim: int) -> Tensor:
@@ -78,17 +84,18 @@ class TensorSketch(BucketMap):
         generator = torch.Generator().manual_seed(seed)
         self.register_buffer("hashes", torch.randint(dim, (2, channels), generator=generator, device="cpu"))
         signs = random_signs(2, channels, generator=generator)
-        if learnable:
+        if true_or_false("tensor_sketch", "learnable", learnable):
             self.signs = nn.Parameter(signs)
         else:
             self.register_buffer("signs", signs)
         self.build()
+        self.to(torch.get_default_device())
 
-    def draw(self) -> Tensor:
-        return (self.hashes[0].unsqueeze(1) + self.hashes[1]).flatten() % self.out_features
+    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        return _outer(self.hashes, torch.add) % self.out_features, torch.empty(0, device=device)
 
     def weight(self, dtype: torch.dtype) -> Tensor:
-        return (self.signs[0].unsqueeze(1) * self.signs[1]).flatten().to(dtype)
+        return _outer(self.signs, torch.mul).to(dtype)
 
     def factored(self, left: Tensor, right: Tensor) -> Tensor:
         return tensor_sketch_factored(left, right, self.hashes, self.signs, self.out_features)

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from polycov.registry import register
 from polycov.vectors.base import Vector
-from polycov.vectors.buckets import BucketMap
+from polycov.vectors.buckets import BucketMap, root_two
 
 
 def upper_triangle(channels: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
@@ -38,11 +38,6 @@ def triu(matrix: Tensor) -> Tensor:
     return matrix.flatten(1)[:, entries] * root_two(off, matrix.dtype)
 
 
-def root_two(off: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns √2 where ``off`` is True and 1 elsewhere, in full precision of the dtype."""
-    return off.to(dtype) * (2.0**0.5 - 1) + 1
-
-
 @register("vector", "triu")
 class Triangle(BucketMap):
     """The upper triangle with off-diagonal entries times √2: see `polycov.functional.triu`.
@@ -50,21 +45,16 @@ class Triangle(BucketMap):
     Each entry of the triangle is a bucket of its own.
     """
 
-    diagonal: Tensor
-
     def __init__(self, channels: int) -> None:
         super().__init__(channels, channels * (channels + 1) // 2)
-        self.register_buffer("diagonal", torch.eye(channels, dtype=torch.bool).flatten(), persistent=False)
         self.build()
+        self.to(torch.get_default_device())
 
-    def draw(self) -> Tensor:
-        entries, _ = upper_triangle(self.channels)
-        bucket = torch.full((self.channels**2,), -1)
-        bucket[entries] = torch.arange(len(entries))
-        return bucket
-
-    def weight(self, dtype: torch.dtype) -> Tensor:
-        return root_two(~self.diagonal, dtype)
+    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        entries, _ = upper_triangle(self.channels, device)
+        bucket = torch.full((self.channels**2,), self.out_features, device=device)
+        bucket[entries] = torch.arange(self.out_features, device=device)
+        return bucket, torch.ones_like(bucket)
 
 
 @register("vector", "flatten")

@@ -1,0 +1,1 @@
+"""Benchmarks as a command: ``polycov bench``."""

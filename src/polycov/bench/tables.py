@@ -1,0 +1,183 @@
+"""What is measured: the table of methods, growth with each size, the choice of route, and a whole training step."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polycov.backbones import import_timm
+from polycov.bench.measure import Run, forward, interleave, peak_memory, quartiles, ratios, training_step
+from polycov.bench.reference import plain_isqrt_cov
+from polycov.methods import create_pool, method_options
+from polycov.pool import SecondOrderPool
+
+PLAIN = "isqrt-cov, plain"
+PAPER = "ipccp-ts, paper"
+MODES = ("eval", "train")
+Tick = Callable[[], None]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The size of a problem: B samples of N locations and C channels, sketched to D dimensions, k iterations."""
+
+    batch: int = 10
+    locations: int = 784
+    channels: int = 256
+    dim: int = 8192
+    iterations: int = 5
+    dtype: str = "float32"
+    device: str = "cpu"
+
+    def features(self, seed: int = 0) -> Tensor:
+        """Returns random features after a ReLU, as maps (B, C, N, 1)."""
+        generator = torch.Generator().manual_seed(seed)
+        x = torch.randn(self.batch, self.channels, self.locations, 1, generator=generator).relu()
+        return x.to(self.device, getattr(torch, self.dtype))
+
+    def module(self, name: str) -> Callable[[Tensor], Tensor]:
+        """Returns a method by its name, which may end in ", gram" or another route; or the plain reference."""
+        if name == PLAIN:
+            return partial(plain_isqrt_cov, iterations=self.iterations)
+        method, _, route = name.partition(", ")
+        wanted = {"dim": self.dim, "iterations": self.iterations}
+        options: dict[str, Any] = {key: wanted[key] for key in method_options(method) if key in wanted}
+        if method == "improved-bilinear":
+            options.pop("iterations")
+        if route:
+            options["route"] = route
+        pool = create_pool(method, self.channels, **options)
+        return pool.to(self.device, getattr(torch, self.dtype))
+
+
+def _run(mode: str, module: Callable[[Tensor], Tensor], x: Tensor) -> Run:
+    return forward(module, x) if mode == "eval" else training_step(module, x)
+
+
+def measure(
+    shape: Shape, names: Iterable[str], rounds: int, tick: Tick | None = None, memory: bool = False
+) -> list[Row]:
+    """Measures methods at one shape, in both modes; ratios are to the first of the names."""
+    names = list(names)
+    x = shape.features()
+    rows: list[Row] = []
+    for mode in MODES:
+        runs = {name: _run(mode, shape.module(name), x) for name in names}
+        times = interleave(runs, rounds, tick)
+        for name in names:
+            low, middle, high = quartiles(times[name])
+            ratio_low, ratio, ratio_high = quartiles(ratios(times[name], times[names[0]]))
+            rows.append(
+                {
+                    "method": name,
+                    "mode": mode,
+                    **vars(shape),
+                    "milliseconds": 1e3 * middle,
+                    "lower_quartile": 1e3 * low,
+                    "upper_quartile": 1e3 * high,
+                    "ratio": ratio,
+                    "ratio_lower_quartile": ratio_low,
+                    "ratio_upper_quartile": ratio_high,
+                    "peak_mib": peak_memory(runs[name], shape.device) / 2**20 if memory else None,
+                }
+            )
+    return rows
+
+
+GROWTH: dict[str, tuple[int, ...]] = {
+    "locations": (49, 100, 196, 400, 784, 1600, 3136),
+    "channels": (64, 128, 256, 512, 1024),
+    "dim": (512, 2048, 8192, 32768),
+    "batch": (1, 4, 16),
+    "iterations": (1, 3, 5, 7),
+}
+GROWTH_METHODS = (PLAIN, "isqrt-cov", "ipccp-ts", "ipccp-ts, covariance", "ipccp-ts, gram", "ipccp-cs")
+
+
+def growth(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
+    """Varies one size at a time."""
+    for size, values in GROWTH.items():
+        for value in values:
+            here: dict[str, Any] = {size: value}
+            for row in measure(replace(shape, **here), GROWTH_METHODS, rounds, tick):
+                yield {"varied": size, **row}
+
+
+ROUTE_GRID = tuple((n, c) for c in (64, 128, 256, 512, 768) for n in (16, 49, 100, 196, 256, 400, 784))
+
+
+def routes(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
+    """Compares the route that is chosen with the best of all, over a grid of shapes."""
+    for locations, channels in ROUTE_GRID:
+        here = replace(shape, locations=locations, channels=channels)
+        pool = here.module("isqrt-cov")
+        chosen = pool.way(locations) if isinstance(pool, SecondOrderPool) else ""
+        measured = measure(here, ("isqrt-cov, covariance", "isqrt-cov, gram"), rounds, tick)
+        for mode in MODES:
+            times = {r["method"].partition(", ")[2]: r["lower_quartile"] for r in measured if r["mode"] == mode}
+            yield {
+                "mode": mode,
+                **vars(here),
+                "chosen": chosen,
+                "best": min(times, key=lambda route: times[route]),
+                "covariance_ms": times["covariance"],
+                "gram_ms": times["gram"],
+                "chosen_over_best": times[chosen] / min(times.values()),
+            }
+
+
+class _Network(nn.Module):
+    """Backbone, reduction to ``channels``, pool, linear classifier: what is timed as a training step."""
+
+    def __init__(self, backbone: nn.Module, width: int, channels: int, pool: Callable[[Tensor], Tensor], features: int):
+        super().__init__()
+        self.backbone = backbone
+        self.reduce = nn.Sequential(nn.Conv2d(width, channels, 1), nn.BatchNorm2d(channels), nn.ReLU())
+        self.pool = pool
+        self.classifier = nn.Linear(features, 200)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.classifier(self.pool(self.reduce(self.backbone(x))))
+        return result
+
+
+STEP_BACKBONES = {"resnet50": 448, "tf_efficientnet_lite0": 320}
+STEP_METHODS = ("average", PLAIN, "isqrt-cov", "ipccp-ts", "ipccp-rm", "ipccp-cs", "monet-2-ts")
+
+
+def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
+    """Times training steps of whole networks, random weights; the last stage of resnet50 without stride."""
+    timm = import_timm()
+    for name, side in STEP_BACKBONES.items():
+        backbone = timm.create_model(name, num_classes=0, global_pool="")
+        if name == "resnet50":
+            first = backbone.layer4[0]
+            first.conv2.stride = first.downsample[0].stride = (1, 1)
+        images = torch.rand(shape.batch, 3, side, side, generator=torch.Generator().manual_seed(0))
+        with torch.inference_mode():
+            _, width, *size = backbone(images[:1]).shape
+        runs: dict[str, Run] = {}
+        for method in STEP_METHODS:
+            pool = shape.module(method)
+            features = pool(torch.rand(2, shape.channels, *size)).shape[1]
+            runs[method] = training_step(_Network(backbone, width, shape.channels, pool, features), images)
+        times = interleave(runs, rounds, tick)
+        for method in STEP_METHODS:
+            low, middle, high = quartiles(times[method])
+            ratio = quartiles(ratios(times[method], times[PLAIN]))
+            beyond = quartiles([1 - b / a for a, b in zip(times[method], times["average"], strict=True)])
+            yield {
+                "backbone": name,
+                "map": f"{size[0]}×{size[1]}",
+                "method": method,
+                **vars(replace(shape, locations=size[0] * size[1])),
+                "seconds": middle,
+                "lower_quartile": low,
+                "upper_quartile": high,
+                "ratio": ratio[1],
+                "share_of_step": beyond[1],
+            }
