@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format install clean
+.PHONY: help demo test bench lint format install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -15,6 +15,9 @@ demo: $(VENV)/.package  ## a tour of the methods: size, agreement with the uncom
 
 test: $(VENV)/.developer lint  ## lint, types, doctests and tests
 	$(BIN)/python -m pytest -n auto
+
+bench: $(VENV)/.train  ## measure time and memory against a plain iSQRT-COV (half an hour; BENCH="--what methods" for less)
+	$(BIN)/polycov bench $(or $(BENCH),--what methods growth routes step)
 
 lint: $(VENV)/.developer
 	$(BIN)/ruff check
@@ -40,6 +43,10 @@ $(VENV)/.package: $(VENV)/.pip pyproject.toml
 	@$(PIP) -e .
 	@touch $@
 
-$(VENV)/.developer: $(VENV)/.package
+$(VENV)/.train: $(VENV)/.package
+	@$(PIP) -e '.[train]'
+	@touch $@
+
+$(VENV)/.developer: $(VENV)/.train
 	@$(PIP) --group test --group lint
 	@touch $@

@@ -5,7 +5,7 @@ import torch
 
 import polycov
 from polycov import functional as F
-from polycov.functions.newton_schulz import NewtonSchulzEigenvalues, products
+from polycov.functions.newton_schulz import NewtonSchulzEigenvalues, eigenvalues_pay, products
 from polycov.functions.spectral import spectral
 from samples import features, relative
 
@@ -107,3 +107,34 @@ def test_iteration_on_eigenvalues_is_the_iteration_on_matrices() -> None:
 
     assert torch.autograd.gradcheck(run, x)
     assert torch.autograd.gradgradcheck(run, x)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize(("locations", "channels"), [(400, 200), (100, 200)])
+def test_both_ways_to_iterate_agree_in_float32(locations: int, channels: int, inverse: bool) -> None:
+    rows = F.covariance(features(2, locations, channels, dtype=torch.float32).relu())
+    c = rows.mT @ rows
+    a = c / c.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(a.shape, generator=generator)
+    results = []
+    for dtype, run in (
+        (torch.float32, lambda x: spectral(x, NewtonSchulzEigenvalues(5, inverse=inverse))),
+        (torch.float32, lambda x: F.newton_schulz(x, 5, inverse=inverse)),
+        (torch.float64, lambda x: F.newton_schulz(x, 5, inverse=inverse)),
+    ):
+        x = a.to(dtype).requires_grad_()
+        y = run(x)
+        results.append((y, torch.autograd.grad(y, x, direction.to(dtype))[0]))
+    for value, grad in results[:2]:
+        assert relative(value, results[2][0]) < 5e-6
+        assert relative(grad, results[2][1]) < 1e-5
+
+
+def test_eigenvalues_are_taken_where_they_pay() -> None:
+    small, large = torch.eye(32).unsqueeze(0), torch.eye(512).unsqueeze(0)
+    assert not eigenvalues_pay(small.requires_grad_(), 5)
+    assert eigenvalues_pay(large.requires_grad_(), 5)
+    assert not eigenvalues_pay(large, 2)
+    with torch.no_grad():
+        assert not eigenvalues_pay(large, 5)

@@ -73,13 +73,15 @@ def run(options: Bench) -> None:
     )
     options.out.mkdir(parents=True, exist_ok=True)
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=140)
     console.print(f"{hardware(options.device)}; torch {torch.__version__}; {options.dtype}; {options.rounds} rounds")
     for what in options.what:
         rows = {"methods": _methods, "growth": _growth, "routes": _routes, "step": _step}[what](options, shape, console)
         path = _write(options, what, rows)
-        console.print(f"written: {path}")
+        console.print(f"written: {path}", soft_wrap=True)
         if what == "growth":
-            console.print(f"written: {growth_figure(rows, path.with_suffix('.svg'))}")
+            console.print(f"written: {growth_figure(rows, path.with_suffix('.svg'))}", soft_wrap=True)
 
 
 def _write(options: Bench, what: str, rows: list[Row]) -> Path:
@@ -139,8 +141,9 @@ def _growth(options: Bench, shape: Shape, console: Console) -> list[Row]:
         table = Table("mode", size, *tables.GROWTH_METHODS, title=f"milliseconds against {size}")
         for mode in tables.MODES:
             for value in GROWTH[size]:
-                here = [r for r in rows if (r["varied"], r["mode"], r[size]) == (size, mode, value)]
-                table.add_row(mode, str(value), *(f"{row['milliseconds']:.1f}" for row in here))
+                here = {r["method"]: r for r in rows if (r["varied"], r["mode"], r[size]) == (size, mode, value)}
+                cells = (f"{here[m]['milliseconds']:.1f}" if m in here else "–" for m in tables.GROWTH_METHODS)
+                table.add_row(mode, str(value), *cells)
         console.print(table)
     return rows
 

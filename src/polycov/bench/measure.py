@@ -1,10 +1,13 @@
 """How time and memory are measured: several things in one run, in turns, so that a slow moment hits all alike."""
 
+import contextlib
+import os
 import platform
 import re
 import statistics
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
@@ -58,6 +61,20 @@ def ratios(times: list[float], reference: list[float]) -> list[float]:
     return [a / b for a, b in zip(times, reference, strict=True)]
 
 
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Sends standard error nowhere: the profiler of torch logs its start and stop there, through a progress bar."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
+
+
 def peak_memory(run: Run, device: str) -> int:
     """Returns the bytes that a run allocates at its peak, beyond what is there before, as torch's allocator sees it."""
     run()
@@ -68,7 +85,8 @@ def peak_memory(run: Run, device: str) -> int:
         run()
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated() - before)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with _quiet(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
         run()
     held = peak = 0
     kineto = profile.profiler.kineto_results
@@ -89,9 +107,9 @@ def forward(module: Callable[[Tensor], Tensor], x: Tensor) -> Run:
     return run
 
 
-def training_step(module: Callable[[Tensor], Tensor], x: Tensor) -> Run:
-    """Returns a run of forward and backward, down to the features and to the module's parameters."""
-    leaf = x.detach().clone().requires_grad_()
+def training_step(module: Callable[[Tensor], Tensor], x: Tensor, *, to_input: bool = True) -> Run:
+    """Returns a run of forward and backward, down to the module's parameters and, if wanted, to its input."""
+    leaf = x.detach().clone().requires_grad_(to_input)
 
     def run() -> None:
         y = module(leaf)

@@ -1,5 +1,6 @@
 """The square root by coupled Newton–Schulz iteration: a polynomial of the matrix, made of products alone."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.functions.base import MatrixFunction
-from polycov.functions.spectral import ScalarFunction
+from polycov.functions.spectral import ScalarFunction, spectral
 
 
 class _Step(NamedTuple):
@@ -28,15 +29,14 @@ def _shifted(matrix: Tensor, scale: float, constant: float) -> Tensor:
     return result
 
 
-def _iterate(matrix: Tensor, iterations: int, inverse: bool) -> tuple[Tensor, list[_Step]]:
-    """Runs the iteration two steps at a time; returns the result and the tape.
+def _iterate(matrix: Tensor, iterations: int, inverse: bool, tape: list[_Step] | None = None) -> Tensor:
+    """Runs the iteration two steps at a time, and writes what the derivative needs on the tape, if there is one.
 
     With M = Z Y the step is T = (3I − M)/2, Y ← Y T, Z ← Z T, M ← M T². Two steps multiply Y and Z by
     G = T(M) T(M T(M)²) = (36 I − 39 M + 27 M² − 9 M³ + M⁴)/16, which takes two products.
     """
     sizes = [2] * (iterations // 2) + [1] * (iterations % 2)
     current, result = matrix, None if inverse else matrix
-    tape: list[_Step] = []
     for i, size in enumerate(sizes):
         square = None
         if size == 1:
@@ -48,11 +48,12 @@ def _iterate(matrix: Tensor, iterations: int, inverse: bool) -> tuple[Tensor, li
         after = factor if result is None else result @ factor
         last, first = i == len(sizes) - 1, i == 0 and not inverse
         power = None if last or first else factor @ factor
-        tape.append(_Step(current, square, factor, result, after, power))
+        if tape is not None:
+            tape.append(_Step(current, square, factor, result, after, power))
         if not last:  # M G²; the first M is A, so that it is the result times G
             current = after @ factor if power is None else current @ power
         result = after
-    return tape[-1].after, tape
+    return matrix if result is None else result
 
 
 def _tangent(tape: list[_Step], direction: Tensor, inverse: bool) -> Tensor:
@@ -89,9 +90,10 @@ class _NewtonSchulz(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, iterations: int, inverse: bool) -> Tensor:
-        result, tape = _iterate(matrix, iterations, inverse)
+        tape: list[_Step] | None = [] if ctx.needs_input_grad[0] else None
+        result = _iterate(matrix, iterations, inverse, tape)
         ctx.iterations, ctx.inverse = iterations, inverse
-        if ctx.needs_input_grad[0]:
+        if tape is not None:
             ctx.present = [[t is not None for t in step] for step in tape]
             kept = [t for step in tape for t in step if t is not None]
             ctx.save_for_backward(matrix, *kept)
@@ -101,7 +103,8 @@ class _NewtonSchulz(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
         matrix, *kept = ctx.saved_tensors
         if torch.is_grad_enabled():  # for a second derivative the tape must know where it comes from
-            tape = _iterate(matrix, ctx.iterations, ctx.inverse)[1]
+            tape: list[_Step] = []
+            _iterate(matrix, ctx.iterations, ctx.inverse, tape)
         else:
             tensors = iter(kept)
             tape = [_Step._make(next(tensors) if there else None for there in step) for step in ctx.present]
@@ -147,6 +150,67 @@ def products(iterations: int) -> int:
     return 5 * pairs if single else 5 * pairs - 3
 
 
+# From here on the iteration is done on eigenvalues: as matrices it would not survive rounding.
+LONG = 12
+
+Jet = tuple[Tensor, Tensor, Tensor]
+
+
+class NewtonSchulzEigenvalues(ScalarFunction):
+    """y_k(x), or with ``inverse`` z_k(x): the iteration on one eigenvalue.
+
+    Divided differences go through it by the product rule (fg)[a, b] = f(a) g[a, b] + f[a, b] g(b), which subtracts no
+    near-equal numbers.
+    """
+
+    def __init__(self, iterations: int, *, inverse: bool = False) -> None:
+        self.iterations = iterations
+        self.inverse = inverse
+
+    def value(self, x: Tensor) -> Tensor:
+        y, z = x, torch.ones_like(x)
+        for _ in range(self.iterations):
+            t = 1.5 - 0.5 * z * y
+            y, z = y * t, z * t
+        return z if self.inverse else y
+
+    def slope(self, a: Tensor, b: Tensor) -> Tensor:
+        def times(f: Jet, g: Jet) -> Jet:  # f(a), f(b), f[a, b]
+            return f[0] * g[0], f[1] * g[1], torch.addcmul(f[0] * g[2], f[2], g[1])
+
+        one, zero = torch.ones((), dtype=a.dtype, device=a.device), torch.zeros((), dtype=a.dtype, device=a.device)
+        return self._run((a, b, one), (one, one, zero), times, (1.5, 1.5, 0.0))[2]
+
+    def half_curvature(self, x: Tensor) -> Tensor:
+        def times(f: Jet, g: Jet) -> Jet:  # Taylor coefficients
+            return f[0] * g[0], f[0] * g[1] + f[1] * g[0], f[0] * g[2] + f[1] * g[1] + f[2] * g[0]
+
+        one, zero = torch.ones_like(x), torch.zeros_like(x)
+        return self._run((x, one, zero), (one, zero, zero), times, (1.5, 0.0, 0.0))[2]
+
+    def _run(self, y: Jet, z: Jet, times: Callable[[Jet, Jet], Jet], half_three: tuple[float, float, float]) -> Jet:
+        for _ in range(self.iterations):
+            m = times(z, y)
+            t = half_three[0] - 0.5 * m[0], half_three[1] - 0.5 * m[1], half_three[2] - 0.5 * m[2]
+            y, z = times(y, t), times(z, t)
+        return z if self.inverse else y
+
+
+def eigenvalues_pay(matrix: Tensor, iterations: int) -> bool:
+    """Whether the iteration is faster on the eigenvalues than on the matrix.
+
+    Counted in products of the same size, from times on a CPU: an eigendecomposition of C × C takes 9 + 1100/C of
+    them, a divided difference 234 k/C, and the way back through the iteration 2.2 for each of its own. On other
+    devices eigendecompositions are slow.
+    """
+    if matrix.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    size, own = max(matrix.shape[-1], 1), products(iterations)
+    if torch.is_grad_enabled() and matrix.requires_grad:
+        return 14 + (1100 + 234 * iterations) / size < 0.95 * 3.2 * own
+    return 10 + 1100 / size < 0.95 * own
+
+
 class NewtonSchulzSqrt(MatrixFunction):
     """q(C) = √(tr C) · Y_k(C / tr C): see `polycov.functional.newton_schulz`."""
 
@@ -157,58 +221,15 @@ class NewtonSchulzSqrt(MatrixFunction):
         self.iterations = positive_int("sqrt", "iterations", iterations)
 
     def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
-        return newton_schulz(matrix, self.iterations)
+        return self._apply_to(matrix, inverse=False)
 
     def quotient(self, gram: Tensor, root: Tensor) -> Tensor:
-        return newton_schulz(gram, self.iterations, inverse=True)
+        return self._apply_to(gram, inverse=True)
+
+    def _apply_to(self, matrix: Tensor, inverse: bool) -> Tensor:
+        if eigenvalues_pay(matrix, self.iterations):
+            return spectral(matrix, NewtonSchulzEigenvalues(self.iterations, inverse=inverse))
+        return newton_schulz(matrix, self.iterations, inverse=inverse)
 
     def cost(self, size: int) -> float:
         return products(self.iterations) * float(size) ** 3
-
-
-# From here on the iteration is done on eigenvalues: as matrices it would not survive rounding.
-LONG = 12
-
-
-class NewtonSchulzEigenvalues(ScalarFunction):
-    """y_k(x), the iteration on one eigenvalue. Divided differences go through it by the product rule
-    (fg)[a, b] = f(a) g[a, b] + f[a, b] g(b), which subtracts no near-equal numbers.
-    """
-
-    def __init__(self, iterations: int) -> None:
-        self.iterations = iterations
-
-    def value(self, x: Tensor) -> Tensor:
-        return self._jet(x, x)[0]
-
-    def slope(self, a: Tensor, b: Tensor) -> Tensor:
-        return self._jet(a, b)[2]
-
-    def half_curvature(self, x: Tensor) -> Tensor:
-        one, zero = torch.ones_like(x), torch.zeros_like(x)
-        y: tuple[Tensor, ...] = (x, one, zero)  # Taylor coefficients
-        z: tuple[Tensor, ...] = (one, zero, zero)
-
-        def times(f: tuple[Tensor, ...], g: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return f[0] * g[0], f[0] * g[1] + f[1] * g[0], f[0] * g[2] + f[1] * g[1] + f[2] * g[0]
-
-        for _ in range(self.iterations):
-            m = times(z, y)
-            t = (1.5 - 0.5 * m[0], -0.5 * m[1], -0.5 * m[2])
-            y, z = times(y, t), times(t, z)
-        return y[2]
-
-    def _jet(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """y(a), y(b) and y[a, b]."""
-
-        def times(f: tuple[Tensor, ...], g: tuple[Tensor, ...]) -> tuple[Tensor, Tensor, Tensor]:
-            return f[0] * g[0], f[1] * g[1], f[0] * g[2] + f[2] * g[1]
-
-        one, zero = torch.ones_like(a), torch.zeros_like(a)
-        y: tuple[Tensor, ...] = (a, b, one)
-        z: tuple[Tensor, ...] = (one, torch.ones_like(b), zero)
-        for _ in range(self.iterations):
-            m = times(z, y)
-            t = (1.5 - 0.5 * m[0], 1.5 - 0.5 * m[1], -0.5 * m[2])
-            y, z = times(y, t), times(t, z)
-        return y[0], y[1], y[2]
