@@ -61,8 +61,10 @@ def test_growth_routes_and_whole_steps(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "GROWTH", {"locations": (4, 9), "channels": (4, 6), "dim": (8, 16)})
         monkeypatch.setattr(module, "ROUTE_GRID", ((4, 8), (16, 4)))
         monkeypatch.setattr(module, "STEP_BACKBONES", {"resnet18": 64})
+    monkeypatch.setattr(tables, "DIMS", (8, 16))
     monkeypatch.setattr("polycov.bench.figures.GROWTH", tables.GROWTH)
-    cli.main(["bench", *SMALL, "--out", str(tmp_path), "--what", "growth", "routes", "step"])
+    cli.main(["bench", *SMALL, "--out", str(tmp_path), "--what", "dims", "growth", "routes", "step"])
+    assert {row["dim"] for row in rows(tmp_path, "dims")} == {"8", "16"}
     assert {row["varied"] for row in rows(tmp_path, "growth")} == {"locations", "channels", "dim"}
     assert {row["chosen"] for row in rows(tmp_path, "routes")} == {"gram", "covariance"}
     assert {row["method"] for row in rows(tmp_path, "step")} == set(tables.STEP_METHODS)

@@ -70,8 +70,8 @@ def _power_of_two(tokens: Tensor) -> Tensor:
 
     A constant to autograd, since whatever is multiplied by it is divided by it in the end.
     """
-    flat = tokens.detach().flatten(1)
-    largest = torch.maximum(flat.amax(1), -flat.amin(1))
+    tokens = tokens.detach()
+    largest = torch.maximum(tokens.amax((1, 2)), -tokens.amin((1, 2)))
     exponent = torch.frexp(torch.where(largest > 0, largest, 1.0)).exponent
     return torch.ldexp(torch.ones_like(largest), -exponent.clamp(-120, 120))[:, None, None]
 
@@ -95,7 +95,7 @@ def scaled_covariance(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tenso
     shifted = hide(tokens - some.detach(), mask)
     factor, number = _power_of_two(shifted), count(tokens, mask)
     mean = shifted.sum(1, keepdim=True) / number[:, None, None]
-    rows = torch.addcmul(-mean * factor, shifted, factor)  # (x − mean) · factor in one pass
+    rows = shifted.sub_(mean).mul_(factor)  # in place: memory is what this costs
     return hide(rows, mask), 1 / (factor.flatten() * number.sqrt())
 
 

@@ -16,7 +16,7 @@ from polycov.bench.measure import hardware, slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, STEP_BACKBONES, Row, Shape
 from polycov.errors import PolycovError
 
-What = Literal["methods", "growth", "routes", "step"]
+What = Literal["methods", "dims", "growth", "routes", "step"]
 
 
 @dataclass
@@ -24,8 +24,9 @@ class Bench:
     """Measure time and memory of the methods against a plain iSQRT-COV, in one run and in turns."""
 
     what: tuple[What, ...] = ("methods",)
-    """methods: the table of times and memory. growth: one size varied at a time, with figures. routes: is the
-    cheapest route chosen? step: whole training steps with real backbones (needs timm)."""
+    """methods: the table of times and memory. dims: does time depend on the dimension? growth: one size varied at a
+    time, with figures. routes: is the cheapest route chosen? step: whole training steps with real backbones (needs
+    timm)."""
     batch: int = 10
     """Samples."""
     side: int = 28
@@ -77,7 +78,7 @@ def run(options: Bench) -> None:
         console = Console(width=140)
     console.print(f"{hardware(options.device)}; torch {torch.__version__}; {options.dtype}; {options.rounds} rounds")
     for what in options.what:
-        rows = {"methods": _methods, "growth": _growth, "routes": _routes, "step": _step}[what](options, shape, console)
+        rows = RUNS[what](options, shape, console)
         path = _write(options, what, rows)
         console.print(f"written: {path}", soft_wrap=True)
         if what == "growth":
@@ -132,6 +133,18 @@ def _ratio(row: Row) -> str:
     return f"{row['ratio']:.2f} ({row['ratio_lower_quartile']:.2f}–{row['ratio_upper_quartile']:.2f})"
 
 
+def _dims(options: Bench, shape: Shape, console: Console) -> list[Row]:
+    with _progress(console) as progress:
+        task = progress.add_task("dimensions", total=4 * (options.rounds + 1))
+        rows = list(tables.dims(shape, options.rounds, lambda: progress.advance(task)))
+    table = Table("method", "mode", "D", "ms", f"× D={tables.DIMS[0]}")
+    for row in rows:
+        spread = _spread(row, "milliseconds")
+        table.add_row(row["method"], row["mode"], str(row["dim"]), spread, f"{row['ratio']:.2f}")
+    console.print(table)
+    return rows
+
+
 def _growth(options: Bench, shape: Shape, console: Console) -> list[Row]:
     rounds = max(options.rounds // 3, 1)
     with _progress(console) as progress:
@@ -177,3 +190,6 @@ def _step(options: Bench, shape: Shape, console: Console) -> list[Row]:
     console.print(table)
     console.print("Share: what the step takes beyond the same step with average pooling.")
     return rows
+
+
+RUNS = {"methods": _methods, "dims": _dims, "growth": _growth, "routes": _routes, "step": _step}

@@ -119,6 +119,29 @@ def growth(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]
                 yield {"varied": size, **row}
 
 
+DIMS = (512, 2048, 8192, 32768)
+
+
+def dims(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
+    """Compares the same method at several dimensions, in turns; ratios are to the smallest."""
+    x = shape.features()
+    for method in ("ipccp-ts", "ipccp-cs"):
+        for mode in MODES:
+            runs = {str(dim): _run(mode, replace(shape, dim=dim).module(method), x) for dim in DIMS}
+            times = interleave(runs, rounds, tick)
+            for dim in DIMS:
+                low, middle, high = quartiles(times[str(dim)])
+                yield {
+                    "method": method,
+                    "mode": mode,
+                    **vars(replace(shape, dim=dim)),
+                    "milliseconds": 1e3 * middle,
+                    "lower_quartile": 1e3 * low,
+                    "upper_quartile": 1e3 * high,
+                    "ratio": quartiles(ratios(times[str(dim)], times[str(DIMS[0])]))[1],
+                }
+
+
 ROUTE_GRID = (
     *((n, c) for c in (64, 128, 256, 512, 768) for n in (16, 49, 100, 196, 256, 400, 784)),
     *((n, c) for c, sides in ((128, (100, 115, 121)), (256, (225, 240)), (512, (441, 484))) for n in sides),
