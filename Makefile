@@ -17,7 +17,7 @@ test: $(VENV)/.developer lint  ## lint, types, doctests and tests
 	$(BIN)/python -m pytest -n auto
 
 bench: $(VENV)/.train  ## measure time and memory against a plain iSQRT-COV (half an hour; BENCH="--what methods" for less)
-	$(BIN)/polycov bench $(or $(BENCH),--what methods dims growth routes step)
+	$(BIN)/polycov bench $(or $(BENCH),--what methods dims growth routes step ideas)
 
 lint: $(VENV)/.developer
 	$(BIN)/ruff check

@@ -5,8 +5,9 @@ import pytest
 import torch
 
 from polycov import cli
-from polycov.bench import command, measure, tables
+from polycov.bench import command, ideas, measure, tables
 from polycov.bench.reference import plain_isqrt_cov
+from polycov.moments import scaled_covariance, second_moment
 from samples import features
 
 
@@ -63,7 +64,8 @@ def test_growth_routes_and_whole_steps(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(module, "STEP_BACKBONES", {"resnet18": 64})
     monkeypatch.setattr(tables, "DIMS", (8, 16))
     monkeypatch.setattr("polycov.bench.figures.GROWTH", tables.GROWTH)
-    cli.main(["bench", *SMALL, "--out", str(tmp_path), "--what", "dims", "growth", "routes", "step"])
+    cli.main(["bench", *SMALL, "--out", str(tmp_path), "--what", "dims", "growth", "routes", "step", "ideas"])
+    assert len({row["group"] for row in rows(tmp_path, "ideas")}) == ideas.GROUPS
     assert {row["dim"] for row in rows(tmp_path, "dims")} == {"8", "16"}
     assert {row["varied"] for row in rows(tmp_path, "growth")} == {"locations", "channels", "dim"}
     assert {row["chosen"] for row in rows(tmp_path, "routes")} == {"gram", "covariance"}
@@ -92,3 +94,14 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "--what" in out
     assert "Dimensions of the sketches" in out
+
+
+def test_ideas_compute_the_same() -> None:
+    x = features(2, 30, 6)
+    rows, scale = scaled_covariance(x)
+    c = second_moment(rows) * (scale**2)[:, None, None]
+    torch.testing.assert_close(ideas.folded(x), c)
+    a = c / c.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    torch.testing.assert_close(ideas.unrolled(a, 5), ideas.fused(a, 5))
+    lost, ours = ideas.folding_error()
+    assert ours < 1e-6 < 1e-4 < lost

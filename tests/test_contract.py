@@ -329,3 +329,10 @@ def test_state_survives_empty_and_assigned_loading(spec: str) -> None:
         assigned = polycov.create_pool(spec, CHANNELS, seed=6)
     assigned.load_state_dict(pool.state_dict(), assign=True)
     assert torch.equal(assigned(x), pool(x))
+
+
+@pytest.mark.parametrize("spec", EXACT)
+def test_a_mask_that_leaves_few_tokens_costs_no_digits(spec: str) -> None:
+    pool, x = make(spec, dtype=torch.float32), features(2, 40, dtype=torch.float32)
+    mask = torch.arange(40).expand(2, 40) < 3
+    assert relative(pool(x, mask), pool(x[:, :3])) < 1e-5

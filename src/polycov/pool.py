@@ -50,7 +50,7 @@ class Pool(nn.Module):
             features = module.out_features
         self.out_features = features
 
-    def working_dtype(self, tokens: Tensor) -> torch.dtype:
+    def working_dtype(self, tokens: Tensor, mask: Tensor | None = None) -> torch.dtype:
         """Returns the dtype to compute in."""
         return torch.float32 if tokens.dtype in HALF else tokens.dtype
 
@@ -88,7 +88,7 @@ class Pool(nn.Module):
                 "maps are (B, C, H, W), tokens (B, N, C)."
             )
         with torch.autocast(tokens.device.type, enabled=False):
-            vector, scale, power = self.aggregate(tokens.to(self.working_dtype(tokens)), mask)
+            vector, scale, power = self.aggregate(tokens.to(self.working_dtype(tokens, mask)), mask)
             for i in range(stages):
                 stage = self.post[i]
                 degree: Any = stage.degree
@@ -173,16 +173,17 @@ class SecondOrderPool(Pool):
         """Returns the route that is taken for this number of locations."""
         return cheapest(self.function, locations, self.moment.out_channels) if self.route == "auto" else self.route
 
-    def working_dtype(self, tokens: Tensor) -> torch.dtype:
+    def working_dtype(self, tokens: Tensor, mask: Tensor | None = None) -> torch.dtype:
         """Functions of eigenvalues take float64 unless the statistic has full rank with room to spare.
 
-        The root of an eigenvalue that is 0 but for rounding is wrong by √eps, 3e-4 in float32. With N ≥ 2C locations
-        the spectrum stays away from 0, and float32 does.
+        The root of an eigenvalue that is 0 but for rounding is wrong by √eps, 3e-4 in float32. With N ≥ 2C locations,
+        all of them there, the spectrum stays away from 0, and float32 does.
         """
-        locations, safe = tokens.shape[1], 2 * self.moment.out_channels
-        if self.function.exact and (self.way(locations) != "covariance" or locations < safe):
+        locations = tokens.shape[1]
+        full = mask is None and locations >= 2 * self.moment.out_channels
+        if self.function.exact and not (full and self.way(locations) == "covariance"):
             return torch.float64
-        return super().working_dtype(tokens)
+        return super().working_dtype(tokens, mask)
 
     def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
         rows, scale = self.moment(tokens, mask)
@@ -198,7 +199,7 @@ class SecondOrderPool(Pool):
         return vector, root, 2 * self.function.degree
 
     def _by_gram(self, rows: Tensor, gram: Tensor, trace: Tensor, root: Tensor, factored: bool) -> Tensor:
-        """B I + rowsᵀ r(S) rows / tr, for rows of any trace."""
+        """The vector of b I + rowsᵀ r(S) rows / tr, for rows of any trace."""
         quotient = self.function.quotient(gram, root)
         share = (1 / trace)[:, None, None]
         left = rows * share if quotient is None else (quotient * share) @ rows

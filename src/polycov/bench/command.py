@@ -12,11 +12,12 @@ from rich.table import Table
 
 from polycov.bench import tables
 from polycov.bench.figures import growth_figure
+from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import hardware, slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, STEP_BACKBONES, Row, Shape
 from polycov.errors import PolycovError
 
-What = Literal["methods", "dims", "growth", "routes", "step"]
+What = Literal["methods", "dims", "growth", "routes", "step", "ideas"]
 
 
 @dataclass
@@ -26,7 +27,7 @@ class Bench:
     what: tuple[What, ...] = ("methods",)
     """methods: the table of times and memory. dims: does time depend on the dimension? growth: one size varied at a
     time, with figures. routes: is the cheapest route chosen? step: whole training steps with real backbones (needs
-    timm)."""
+    timm). ideas: what was tried beside what is done."""
     batch: int = 10
     """Samples."""
     side: int = 28
@@ -39,6 +40,8 @@ class Bench:
     """Newton–Schulz iterations."""
     methods: tuple[str, ...] = ("isqrt-cov", "ipccp-ts", "ipccp-cs", "ipccp-rm", "monet-2-ts", "cbp-ts")
     """Methods to measure; "NAME, gram", "NAME, covariance" and "NAME, paper" force a route."""
+    compile: bool = False
+    """With ideas: also try torch.compile (needs a C++ compiler)."""
     paper: bool = True
     """Also measure the paper's algorithm as printed (slow)."""
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
@@ -182,14 +185,29 @@ def _step(options: Bench, shape: Shape, console: Console) -> list[Row]:
     with _progress(console) as progress:
         task = progress.add_task("training steps", total=(rounds + 1) * len(STEP_BACKBONES))
         rows = list(tables.whole_steps(shape, rounds, lambda: progress.advance(task)))
-    table = Table("backbone", "map", "pooling", "seconds a step", "× plain", "share of pooling")
+    table = Table("backbone", "map", "pooling", "seconds a step", "pooling ms", "share of the plain step")
     for row in rows:
-        seconds = f"{row['seconds']:.2f} ({row['lower_quartile']:.2f}–{row['upper_quartile']:.2f})"
-        share = f"{100 * row['share_of_step']:.1f} %"
-        table.add_row(row["backbone"], row["map"], row["method"], seconds, f"{row['ratio']:.3f}", share)
+        seconds = f"{row['step_seconds']:.2f}" if row["step_seconds"] else ""
+        cells = (seconds, f"{1e3 * row['pool_seconds']:.1f}", f"{100 * row['share']:.2f} %")
+        table.add_row(row["backbone"], row["map"], row["method"], *cells)
     console.print(table)
-    console.print("Share: what the step takes beyond the same step with average pooling.")
     return rows
 
 
-RUNS = {"methods": _methods, "dims": _dims, "growth": _growth, "routes": _routes, "step": _step}
+def _ideas(options: Bench, shape: Shape, console: Console) -> list[Row]:
+    with _progress(console) as progress:
+        total = (options.rounds + 1) * (GROUPS + (2 if options.compile else 0))
+        task = progress.add_task("ideas", total=total)
+        rows = list(ideas(shape, options.rounds, lambda: progress.advance(task), options.compile))
+    table = Table("what", "idea", "ms", "× the first")
+    for row in rows:
+        table.add_row(row["group"], row["idea"], _spread(row, "milliseconds"), f"{row['ratio']:.2f}")
+    console.print(table)
+    lost, ours = folding_error()
+    console.print(
+        f"Error of the covariance at a mean of 100 spreads: {lost:.0e} with centring folded in, ours {ours:.0e}."
+    )
+    return rows
+
+
+RUNS = {"methods": _methods, "dims": _dims, "growth": _growth, "routes": _routes, "step": _step, "ideas": _ideas}

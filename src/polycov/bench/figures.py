@@ -21,8 +21,13 @@ def growth_figure(rows: list[Row], path: Path) -> Path:
                 axis.plot(
                     [r[size] for r in here], [r["milliseconds"] for r in here], style, marker="o", ms=3, label=method
                 )
-            axis.set(xscale="log", yscale="log", title="" if i else f"against {label}")
+            axis.set(xscale="log", title="" if i else f"against {label}")
             axis.set_xticks(GROWTH[size], [str(v) for v in GROWTH[size]], fontsize=8)
+            if size == "dim":
+                axis.set_ylim(bottom=0)  # flat: on a logarithmic axis nothing but noise would show
+            else:
+                axis.set_yscale("log")
+                axis.yaxis.set_major_formatter("{x:g}")
             axis.minorticks_off()
             axis.grid(alpha=0.3)
             axis.set_xlabel(label if i else "")

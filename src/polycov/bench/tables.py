@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polycov.backbones import import_timm
+from polycov.backbones import Backbone
 from polycov.bench.measure import Run, forward, interleave, peak_memory, quartiles, ratios, training_step
 from polycov.bench.reference import plain_isqrt_cov
 from polycov.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.methods import create_pool, method_options
+from polycov.model import Model
 from polycov.pool import SecondOrderPool
 from polycov.route import cheapest, cost
 
@@ -168,55 +169,54 @@ def routes(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]
             }
 
 
-class _Network(nn.Module):
-    """Backbone, reduction to ``channels``, pool, linear classifier: what is timed as a training step."""
-
-    def __init__(self, backbone: nn.Module, width: int, channels: int, pool: Callable[[Tensor], Tensor], features: int):
-        super().__init__()
-        self.backbone = backbone
-        self.reduce = nn.Sequential(nn.Conv2d(width, channels, 1), nn.BatchNorm2d(channels), nn.ReLU())
-        self.pool = pool
-        self.classifier = nn.Linear(features, 200)
-
-    def forward(self, x: Tensor) -> Tensor:
-        result: Tensor = self.classifier(self.pool(self.reduce(self.backbone(x))))
-        return result
-
-
 STEP_BACKBONES = {"resnet50": 448, "tf_efficientnet_lite0": 320}
 STEP_METHODS = ("average", PLAIN, "isqrt-cov", "ipccp-ts", "ipccp-rm", "ipccp-cs", "monet-2-ts")
+WHOLE = (PLAIN, "ipccp-ts")  # whole steps are timed with these; with all, pooling alone, which noise would drown
 
 
 def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
-    """Times training steps of whole networks, random weights; the last stage of resnet50 without stride."""
-    timm = import_timm()
+    """Times training steps of whole networks, random weights, and of pools alone on maps of the same size, in turns.
+
+    The last stage of resnet50 is without stride. The share of a pool is its time over that of the whole plain step.
+    """
     for name, side in STEP_BACKBONES.items():
-        backbone = timm.create_model(name, num_classes=0, global_pool="")
-        if name == "resnet50":
-            first = backbone.layer4[0]
-            first.conv2.stride = first.downsample[0].stride = (1, 1)
+        backbone = Backbone(name, weights="none", last_stride=name != "resnet50")
         images = torch.rand(shape.batch, 3, side, side, generator=torch.Generator().manual_seed(0))
         with torch.inference_mode():
-            _, width, *size = backbone(images[:1]).shape
-        runs: dict[str, Run] = {}
-        for method in STEP_METHODS:
-            pool = shape.module(method)
-            features = pool(torch.rand(2, shape.channels, *size)).shape[1]
-            network = _Network(backbone, width, shape.channels, pool, features)
-            runs[method] = training_step(network, images, to_input=False)
+            size = backbone(images[:1]).shape[2:]
+        here = replace(shape, locations=size[0] * size[1])
+        runs = {f"{m}, step": _whole_step(here, backbone, m, images) for m in WHOLE}
+        runs |= {method: training_step(here.module(method), here.features()) for method in STEP_METHODS}
         times = interleave(runs, rounds, tick)
         for method in STEP_METHODS:
-            low, middle, high = quartiles(times[method])
-            ratio = quartiles(ratios(times[method], times[PLAIN]))
-            beyond = quartiles([1 - b / a for a, b in zip(times[method], times["average"], strict=True)])
+            step = times.get(f"{method}, step")
             yield {
                 "backbone": name,
                 "map": f"{size[0]}×{size[1]}",
                 "method": method,
-                **vars(replace(shape, locations=size[0] * size[1])),
-                "seconds": middle,
-                "lower_quartile": low,
-                "upper_quartile": high,
-                "ratio": ratio[1],
-                "share_of_step": beyond[1],
+                **vars(here),
+                "step_seconds": quartiles(step)[1] if step else None,
+                "pool_seconds": quartiles(times[method])[1],
+                "share": quartiles(ratios(times[method], times[f"{PLAIN}, step"]))[1],
             }
+
+
+def _whole_step(shape: Shape, backbone: Backbone, method: str, images: Tensor) -> Run:
+    """A training step of backbone, reduction, pool and classifier, down to all parameters."""
+    model = Model(backbone, "isqrt-cov" if method == PLAIN else method, 200, shape.channels, **_dim(shape, method))
+    if method == PLAIN:
+        model.pool = _Wrapped(shape.module(PLAIN), model.pool.out_features)  # type: ignore[assignment]
+    return training_step(model, images, to_input=False)
+
+
+def _dim(shape: Shape, method: str) -> dict[str, int]:
+    return {"dim": shape.dim} if method != PLAIN and "dim" in method_options(method) else {}
+
+
+class _Wrapped(nn.Module):
+    def __init__(self, function: Callable[[Tensor], Tensor], out_features: int) -> None:
+        super().__init__()
+        self.function, self.out_features = function, out_features
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)

@@ -1,0 +1,150 @@
+"""Ideas that were tried: each beside what the library does, so that what lost can be tried again elsewhere."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polycov.bench.measure import Run, forward, interleave, quartiles, ratios, training_step
+from polycov.bench.tables import Row, Shape, Tick
+from polycov.functions.newton_schulz import NewtonSchulzEigenvalues, newton_schulz
+from polycov.functions.spectral import spectral
+from polycov.moments import as_tokens, scaled_covariance, second_moment
+from polycov.vectors.buckets import bucket_table
+
+
+def unrolled(matrix: Tensor, iterations: int) -> Tensor:
+    """The iteration as printed, three products each."""
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
+    y, z = matrix, eye
+    for _ in range(iterations):
+        t = 0.5 * (3.0 * eye - z @ y)
+        y, z = y @ t, t @ z
+    return y
+
+
+def fused(matrix: Tensor, iterations: int) -> Tensor:
+    """Fused products, none in the first iteration for Z Y and none in the last for Z: 3k − 3."""
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
+    step = 1.5 * eye - 0.5 * matrix
+    y, z = matrix @ step, step
+    for i in range(2, iterations + 1):
+        step = torch.baddbmm(eye, z, y, beta=1.5, alpha=-0.5)
+        y = y @ step
+        if i < iterations:
+            z = step @ z
+    return y
+
+
+def folded(x: Tensor) -> Tensor:
+    """The covariance as XᵀX/N − μμᵀ: no pass for centring, and digits lost where the mean is large."""
+    tokens, _ = as_tokens(x)
+    mean = tokens.mean(1)
+    return tokens.mT @ tokens / tokens.shape[1] - mean.unsqueeze(2) * mean.unsqueeze(1)
+
+
+def folding_error(ratio: float = 100.0) -> tuple[float, float]:
+    """Returns the relative error, in float32, of the covariance with centring folded in, and of ours, when the mean is
+    ``ratio`` times the spread.
+    """
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 784, 64, generator=generator) + ratio
+    exact = torch.stack([torch.cov(sample.double().mT, correction=0) for sample in x])
+    rows, scale = scaled_covariance(x)
+    ours = second_moment(rows) * (scale**2)[:, None, None]
+    return tuple(float((c.double() - exact).norm() / exact.norm()) for c in (folded(x), ours))  # type: ignore[return-value]
+
+
+def _iteration(shape: Shape, matrix: Tensor) -> dict[str, dict[str, Run]]:
+    k = shape.iterations
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "pairs, self-adjoint backward": lambda a: newton_schulz(a, k),
+        "fused, 3k − 3 products, autograd": lambda a: fused(a, k),
+        "as printed, 3k products, autograd": lambda a: unrolled(a, k),
+        "on eigenvalues": lambda a: spectral(a, NewtonSchulzEigenvalues(k)),
+    }
+    return {
+        "iteration, eval": {name: forward(f, matrix) for name, f in functions.items()},
+        "iteration, train": {name: training_step(f, matrix) for name, f in functions.items()},
+    }
+
+
+def _covariance(x: Tensor) -> dict[str, Run]:
+    def ours(x: Tensor) -> Tensor:
+        return second_moment(scaled_covariance(as_tokens(x)[0])[0])
+
+    def plain(x: Tensor) -> Tensor:
+        rows = x.flatten(2)
+        rows = rows - rows.mean(2, keepdim=True)
+        return rows @ rows.mT / rows.shape[2]
+
+    functions = {"shifted, scaled, centred": ours, "centred": plain, "centring folded in": folded}
+    return {name: forward(f, x) for name, f in functions.items()}
+
+
+def _sketch(shape: Shape, matrix: Tensor) -> dict[str, Run]:
+    pool: Any = shape.module("ipccp-ts")
+    bucket = pool.vector.bucket
+    x = matrix.flatten(1) * pool.vector.weight(matrix.dtype)
+    table = bucket_table(bucket, shape.dim)
+    counts = torch.bincount(bucket, minlength=shape.dim)
+    order, offsets = bucket.argsort(stable=True), counts.cumsum(0) - counts
+
+    def scatter() -> Tensor:
+        return x.new_zeros(len(x), shape.dim + 1).scatter_add_(1, bucket.expand_as(x), x)[:, :-1].contiguous()
+
+    def gather() -> Tensor:
+        padded = torch.nn.functional.pad(x, (0, 1))
+        return padded.index_select(1, table.flatten()).view(len(x), *table.shape).sum(1)
+
+    def bag() -> Tensor:
+        return torch.nn.functional.embedding_bag(order, x.mT.contiguous(), offsets, mode="sum").mT
+
+    return {"scatter": scatter, "gather by table": gather, "embedding bag": bag}
+
+
+def _maclaurin(shape: Shape, matrix: Tensor) -> dict[str, Run]:
+    pool: Any = shape.module("ipccp-rm")
+    left, right = pool.vector.weights
+
+    def blocks(size: int) -> Run:
+        pairs = list(zip(left.split(size), right.split(size), strict=True))
+        return lambda: torch.cat([((a @ matrix) * b).sum(-1) for a, b in pairs], 1)
+
+    one_by_one = {"sample by sample": lambda: torch.stack([((left @ q) * right).sum(-1) for q in matrix])}
+    return {f"blocks of {size}": blocks(size) for size in (512, 128, 2048, shape.dim)} | one_by_one
+
+
+def ideas(shape: Shape, rounds: int, tick: Tick | None = None, compile: bool = False) -> Iterator[Row]:
+    """Times the alternatives of each group in turns; ratios are to the first of the group."""
+    x = shape.features()
+    rows, _ = scaled_covariance(as_tokens(x)[0])
+    matrix = second_moment(rows)
+    matrix = matrix / matrix.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    groups = _iteration(shape, matrix)
+    groups |= {"covariance, eval": _covariance(x), "tensor sketch, eval": _sketch(shape, matrix)}
+    groups["random Maclaurin, eval"] = _maclaurin(shape, matrix)
+    if compile:
+        pool: Any = shape.module("ipccp-ts")
+        compiled = torch.compile(pool, fullgraph=True)
+        for mode, run in (("eval", forward), ("train", training_step)):
+            groups[f"whole ipccp-ts, {mode}"] = {"eager": run(pool, x), "torch.compile": run(compiled, x)}
+    for group, runs in groups.items():
+        times = interleave(runs, rounds, tick)
+        first = next(iter(runs))
+        for name in runs:
+            low, middle, high = quartiles([1e3 * t for t in times[name]])
+            ratio = quartiles(ratios(times[name], times[first]))[1]
+            yield {
+                "group": group,
+                "idea": name,
+                **vars(shape),
+                "milliseconds": middle,
+                "lower_quartile": low,
+                "upper_quartile": high,
+                "ratio": ratio,
+            }
+
+
+GROUPS = 5  # and two more with compile
