@@ -11,7 +11,7 @@ help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 demo: $(VENV)/.package  ## a tour of the methods: size, agreement with the uncompressed feature, time
-	@$(BIN)/python -m polycov.tour
+	@$(BIN)/python -W "ignore:Failed to initialize NumPy" -m polycov.tour
 
 test: $(VENV)/.developer lint  ## lint, types, doctests and tests
 	$(BIN)/python -m pytest -n auto

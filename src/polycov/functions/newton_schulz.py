@@ -93,10 +93,7 @@ class _NewtonSchulz(torch.autograd.Function):
         tape: list[_Step] | None = [] if ctx.needs_input_grad[0] else None
         result = _iterate(matrix, iterations, inverse, tape)
         ctx.iterations, ctx.inverse = iterations, inverse
-        if tape is not None:
-            ctx.present = [[t is not None for t in step] for step in tape]
-            kept = [t for step in tape for t in step if t is not None]
-            ctx.save_for_backward(matrix, *kept)
+        ctx.save_for_backward(matrix, *[tensor for step in tape or [] for tensor in step])
         return result
 
     @staticmethod
@@ -106,8 +103,8 @@ class _NewtonSchulz(torch.autograd.Function):
             tape: list[_Step] = []
             _iterate(matrix, ctx.iterations, ctx.inverse, tape)
         else:
-            tensors = iter(kept)
-            tape = [_Step._make(next(tensors) if there else None for there in step) for step in ctx.present]
+            size = len(_Step._fields)
+            tape = [_Step(*kept[i : i + size]) for i in range(0, len(kept), size)]
         return _tangent(tape, 0.5 * (grad + grad.mT), ctx.inverse), None, None
 
 
