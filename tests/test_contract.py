@@ -308,9 +308,10 @@ def test_a_zero_map_is_the_limit_of_small_ones(spec: str) -> None:
         assert zero.abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("spec", [s for s in POLYNOMIAL if "polynomial" in s or "sqrt(5)" in s][:6])
+@pytest.mark.parametrize("spec", POLYNOMIAL)
 def test_compiles_whole_with_the_same_values_and_gradients(spec: str) -> None:
     pool, x = make(spec), features(2, 12)
+    torch.compiler.reset()
     compiled = torch.compile(pool, fullgraph=True, backend="aot_eager")
     a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
     torch.testing.assert_close(compiled(a), pool(b))

@@ -130,7 +130,10 @@ def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False)
         >>> newton_schulz(torch.tensor([[[0.25, 0.0], [0.0, 0.75]]]), 12).diagonal(dim1=1, dim2=2)
         tensor([[0.5000, 0.8660]])
     """
-    result: Tensor = _NewtonSchulz.apply(matrix, positive_int("newton_schulz", "iterations", iterations), inverse)
+    iterations = positive_int("newton_schulz", "iterations", iterations)
+    if torch.compiler.is_compiling():  # torch 2.6 compiles a Function that keeps a tape to wrong gradients
+        return _iterate(matrix, iterations, inverse)
+    result: Tensor = _NewtonSchulz.apply(matrix, iterations, inverse)
     return result
 
 

@@ -14,7 +14,11 @@ Coefficient = float | Tensor  # a Tensor holds one value a sample, (B,)
 
 def _stride(degree: int) -> int:
     """The s that makes (s − 1) + ⌊degree / s⌋, the number of products, smallest."""
-    return min(range(1, degree + 1), key=lambda s: (s - 1 + degree // s, s), default=1)
+    best = 1
+    for s in range(2, degree + 1):
+        if s - 1 + degree // s < best - 1 + degree // best:
+            best = s
+    return best
 
 
 def products(degree: int) -> int:
@@ -29,7 +33,10 @@ def products(degree: int) -> int:
 
 
 def _combine(coefficients: Sequence[Coefficient], powers: Sequence[Tensor]) -> Tensor:
-    terms = [(c[:, None, None] if isinstance(c, Tensor) else c) * p for c, p in zip(coefficients, powers, strict=False)]
+    terms = [
+        (c[:, None, None] if isinstance(c, Tensor) else c) * p
+        for c, p in zip(coefficients, powers[: len(coefficients)], strict=True)
+    ]
     return torch.stack(terms).sum(0) if len(terms) > 1 else terms[0]
 
 
