@@ -65,8 +65,9 @@ def test_routes_agree(spec: str, locations: int, dtype: torch.dtype, bound: floa
     assert len(results) > 1 or "lyapunov" in spec
     for route, (value, grad) in results.items():
         assert relative(value, results["covariance"][0]) <= bound, route
-        # The slope of the signed root is unbounded near 0, and with it what rounding does to the gradient.
-        steep = dtype == torch.float32 and "signed_sqrt" in spec
+        # The slope of the signed root is unbounded near 0, and with it what rounding does to the gradient of an
+        # iterated root in float32. No method of the literature has the two together.
+        steep = dtype == torch.float32 and "signed_sqrt" in spec and "sqrt(5)" in spec
         assert relative(grad, results["covariance"][1]) <= (1e-3 if steep else bound), route
 
 

@@ -13,7 +13,7 @@ from polycov.moments import Moment, as_tokens, second_moment
 from polycov.route import Route, cheapest, check_route
 from polycov.spec import Spec, parse_spec
 from polycov.vectors.base import Vector
-from polycov.vectors.normalize import Post
+from polycov.vectors.normalize import Post, SignedSqrt
 from polycov.vectors.project import Project, StreamingPCA
 
 HALF = (torch.float16, torch.bfloat16)
@@ -177,10 +177,11 @@ class SecondOrderPool(Pool):
         """Functions of eigenvalues take float64 unless the statistic has full rank with room to spare.
 
         The root of an eigenvalue that is 0 but for rounding is wrong by √eps, 3e-4 in float32. With N ≥ 2C locations,
-        all of them there, the spectrum stays away from 0, and float32 does.
+        all of them there, the spectrum stays away from 0, and float32 does; unless a signed root follows, which makes
+        much of small errors in its gradient.
         """
-        locations = tokens.shape[1]
-        full = mask is None and locations >= 2 * self.moment.out_channels
+        locations, steep = tokens.shape[1], any(isinstance(stage, SignedSqrt) for stage in self.post)
+        full = mask is None and not steep and locations >= 2 * self.moment.out_channels
         if self.function.exact and not (full and self.way(locations) == "covariance"):
             return torch.float64
         return super().working_dtype(tokens, mask)
@@ -202,10 +203,11 @@ class SecondOrderPool(Pool):
         """The vector of b I + rowsᵀ r(S) rows / tr, for rows of any trace."""
         quotient = self.function.quotient(gram, root)
         share = (1 / trace)[:, None, None]
-        left = rows * share if quotient is None else (quotient * share) @ rows
+        left = rows if quotient is None else quotient @ rows
         constant = self.function.constant(root)
         if not factored:
-            return self.vector(add_identity(left.mT @ rows, constant))
+            return self.vector(add_identity((left.mT @ rows) * share, constant))
+        left = left * share
         vector = self.vector.factored(left, rows)
         if constant is None:
             return vector
