@@ -116,9 +116,11 @@ def _create(timm: ModuleType, name: str, weights: str, last_stride: bool) -> nn.
         options["output_stride"] = 16
     try:
         network: nn.Module = timm.create_model(name, **options)
-    except (TypeError, AssertionError, NotImplementedError) as error:
-        raise PolycovError(f"The backbone {name!r} cannot keep its resolution in the last stage: {error}.") from error
-    except Exception as error:
+    except Exception as error:  # timm says no in many ways, and so does a network
+        if "output_stride" in options and isinstance(error, TypeError | AssertionError | NotImplementedError):
+            raise PolycovError(
+                f"The backbone {name!r} cannot keep its resolution in the last stage: {error}."
+            ) from error
         if not hub:
             raise
         raise PolycovError(
