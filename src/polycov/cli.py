@@ -1,7 +1,10 @@
 """The command ``polycov``."""
 
+import ctypes
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Annotated, Any, Union
 
 from polycov.errors import PolycovError
 
@@ -11,20 +14,60 @@ def main(arguments: list[str] | None = None) -> None:
     missing = [name for name in ("tyro", "rich", "matplotlib") if find_spec(name) is None]
     if missing:
         sys.exit(f"The command polycov needs {', '.join(missing)}. Install it with: pip install 'polycov[cli]'")
-
-    import tyro
-
-    from polycov.bench.command import Bench
-    from polycov.bench.command import run as bench
-
-    commands = {"bench": bench}
-    options = tyro.extras.subcommand_cli_from_dict({"bench": Bench}, args=arguments, prog="polycov")
+    arguments = sys.argv[1:] if arguments is None else arguments
+    _keep_freed_memory()
     try:
-        commands[type(options).__name__.lower()](options)
+        options, run = _parse(arguments)
+        run(options)
     except PolycovError as error:
+        sys.exit(f"polycov: {error}")
+    except BrokenPipeError:  # the reader has seen enough
+        sys.stderr.close()
+    except OSError as error:  # no space left, no permission: the system says it well
         sys.exit(f"polycov: {error}")
     except KeyboardInterrupt:
         sys.exit("polycov: stopped.")
+
+
+def _keep_freed_memory() -> None:
+    """Lets a CPU use freed memory again rather than return it to the system and ask for it anew.
+
+    The C library does so for blocks of more than 32 MB, such as activations, and clearing their pages takes longer
+    than the network. Only glibc has this switch; elsewhere nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
+        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+
+
+def _parse(arguments: list[str]) -> tuple[Any, Callable[[Any], None]]:
+    import tyro
+
+    from polycov import embed, evaluate, listing, predict
+    from polycov.bench import command as bench
+    from polycov.train import command as train
+
+    training = train.defaults(arguments) if arguments[:1] == ["train"] else train.Train()
+    commands: dict[str, tuple[Any, Any, Callable[[Any], None]]] = {
+        "train": (train.Train, training, train.run),
+        "evaluate": (evaluate.Evaluate, tyro.MISSING_NONPROP, evaluate.run),
+        "predict": (predict.Predict, tyro.MISSING_NONPROP, predict.run),
+        "embed": (embed.Embed, tyro.MISSING_NONPROP, embed.run),
+        "list": (listing.List, listing.List(), listing.run),
+        "bench": (bench.Bench, bench.Bench(), bench.run),
+    }
+    kinds: Any = Union[  # noqa: UP007 (made here, not written)
+        tuple(Annotated[kind, tyro.conf.subcommand(name, default=given)] for name, (kind, given, _) in commands.items())
+    ]
+    options: Any = tyro.cli(
+        kinds,
+        args=arguments,
+        prog="polycov",
+        description="Second-order pooling: train, compare and explain it on your pictures.",
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+    )
+    return options, next(run for kind, _, run in commands.values() if type(options) is kind)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
 """A whole classifier: backbone, reduction, pool, linear layer."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from polycov.backbones import Backbone
-from polycov.errors import positive_int
+from polycov.errors import PolycovError, known, positive_int
 from polycov.methods import create_pool
+from polycov.pool import FirstOrderPool
 from polycov.vectors.buckets import root_two
 from polycov.weights import OFFLINE_BACKBONE, State, load_exactly, read_weights
+
+Reduction = Literal["relu", "linear"]
 
 
 class Model(nn.Module):
@@ -20,33 +23,48 @@ class Model(nn.Module):
         backbone: the source of local features.
         pool: the name of a method, or a spec.
         num_classes: of the classifier.
-        channels: of the reduction; 0 for none.
+        channels: of the reduction; 0 for none. None: as a probe wants it, none for first-order pools, else 128 or as
+            many as the backbone has.
+        reduction: "relu" as above, or "linear", a 1×1 convolution with bias alone, such as principal components.
         seed: of the sketches.
         options: of the method, such as ``dim``.
     """
 
     def __init__(
-        self, backbone: Backbone, pool: str, num_classes: int, channels: int = 256, *, seed: int = 0, **options: Any
+        self,
+        backbone: Backbone,
+        pool: str,
+        num_classes: int,
+        channels: int | None = 256,
+        *,
+        reduction: Reduction = "relu",
+        seed: int = 0,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.backbone = backbone
+        self.reduction_has_weights = False  # whether its reduction came with the weights of the backbone
         width = backbone.num_features
-        if channels:
-            positive_int("the reduction", "channels", channels)
-            self.reduction: nn.Module = nn.Sequential(
-                nn.Conv2d(width, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True)
-            )
-        else:
-            self.reduction = nn.Identity()
+        if channels is None:
+            first_order = isinstance(create_pool(pool, width, seed=seed, **options), FirstOrderPool)
+            channels = 0 if first_order else min(128, width)
+        self.reduction = _make_reduction(reduction, width, channels)
         self.pool = create_pool(pool, channels or width, seed=seed, **options)
         self.classifier = nn.Linear(self.pool.out_features, positive_int("the classifier", "num_classes", num_classes))
 
-    def local_features(self, images: Tensor) -> Tensor:
-        """Returns the reduced local features of images: maps (B, C, H, W), or tokens (B, N, C)."""
-        features = self.backbone(images)
+    def reduce(self, features: Tensor) -> Tensor:
+        """Returns local features of the backbone, maps (B, C, H, W) or tokens (B, N, C), reduced."""
         if features.ndim == 4 or isinstance(self.reduction, nn.Identity):
             return self.reduction(features)
         return self.reduction(features.mT.unsqueeze(-1)).squeeze(-1).mT  # tokens as maps of width 1, and back
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Returns the logits of local features of the backbone, (B, num_classes)."""
+        return self.classifier(self.pool(self.reduce(features)))
+
+    def local_features(self, images: Tensor) -> Tensor:
+        """Returns the reduced local features of images: maps (B, C, H, W), or tokens (B, N, C)."""
+        return self.reduce(self.backbone(images))
 
     def embed(self, images: Tensor) -> Tensor:
         """Returns the pooled features of images, (B, D)."""
@@ -54,7 +72,7 @@ class Model(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits of images (B, 3, H, W), (B, num_classes)."""
-        return self.classifier(self.embed(images))
+        return self.classify(self.backbone(images))
 
     @torch.inference_mode()
     def predict(self, images: Tensor, *, mirror: bool = False) -> Tensor:
@@ -76,10 +94,12 @@ def create_model(
     pool: str = "ipccp-ts",
     num_classes: int,
     dim: int | None = None,
-    channels: int = 256,
+    channels: int | None = 256,
+    reduction: Reduction = "relu",
     weights: str = "auto",
-    stage: int | None = None,
+    stage: int | Literal["auto"] | None = None,
     last_stride: bool = True,
+    size: int = 224,
     seed: int = 0,
     **options: Any,
 ) -> Model:
@@ -90,11 +110,14 @@ def create_model(
         pool: the name of a method (`list_methods`), or a spec.
         num_classes: of the classifier.
         dim: of the pooled feature, where it is free.
-        channels: the local features are reduced to; 0 for no reduction.
+        channels: the local features are reduced to; 0 for no reduction; None as in `Model`.
+        reduction: "relu" (1×1 convolution, BatchNorm, ReLU) or "linear" (1×1 convolution).
         weights: of the backbone: "auto", "timm", "none" or a file; see `Backbone`. A file may also be a published
-            fast-MPN-COV ResNet, with its reduction and, where it fits, its classifier.
+            fast-MPN-COV ResNet, with its reduction and, where it fits, its classifier; or the ``model.safetensors`` of
+            a run, of which backbone and reduction are taken.
         stage: an earlier stage of the backbone; see `Backbone`.
         last_stride: False for a last stage without stride; see `Backbone`.
+        size: the side of the pictures, for ``stage="auto"``.
         seed: of the sketches.
         options: further numbers of the method, such as ``iterations``.
 
@@ -103,11 +126,34 @@ def create_model(
     """
     state = None if weights in ("auto", "timm", "none") else read_weights(weights)
     published = state is not None and "layer_reduce.weight" in state
-    source = Backbone(backbone, weights="none" if published else weights, stage=stage, last_stride=last_stride)
-    model = Model(source, pool, num_classes, channels, seed=seed, dim=dim, **options)
-    if state is not None and published:
-        load_exactly(model, from_fast_mpn_cov(state, model), f"The file {Path(weights).name!r}")
+    ours = state is not None and any(name.startswith("backbone.network.") for name in state)
+    source = Backbone(
+        backbone, weights="none" if published or ours else weights, stage=stage, last_stride=last_stride, size=size
+    )
+    model = Model(source, pool, num_classes, channels, reduction=reduction, seed=seed, dim=dim, **options)
+    if state is not None and (published or ours):
+        model.reduction_has_weights = True
+        renamed = from_fast_mpn_cov(state, model) if published else from_other_model(state, model)
+        load_exactly(model, renamed, f"The file {Path(weights).name!r}")
     return model
+
+
+def _make_reduction(kind: str, width: int, channels: int) -> nn.Module:
+    if kind not in ("relu", "linear"):
+        raise PolycovError(f"Unknown reduction {kind!r}. {known(kind, ('relu', 'linear'))}")
+    if not channels:
+        return nn.Identity()
+    positive_int("the reduction", "channels", channels)
+    if kind == "linear":
+        return nn.Conv2d(width, channels, 1)
+    return nn.Sequential(nn.Conv2d(width, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True))
+
+
+def from_other_model(state: State, model: Model) -> State:
+    """Returns the backbone and reduction of another model, with the pool and classifier of this one."""
+    theirs = {name: tensor for name, tensor in state.items() if name.startswith(("backbone.", "reduction."))}
+    own = model.state_dict()
+    return theirs | {name: tensor for name, tensor in own.items() if name.startswith(("pool.", "classifier."))}
 
 
 def from_fast_mpn_cov(state: State, model: Model) -> State:

@@ -203,7 +203,8 @@ def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator
 
 def _whole_step(shape: Shape, backbone: Backbone, method: str, images: Tensor) -> Run:
     """A training step of backbone, reduction, pool and classifier, down to all parameters."""
-    model = Model(backbone, "isqrt-cov" if method == PLAIN else method, 200, shape.channels, **_dim(shape, method))
+    options: dict[str, Any] = _dim(shape, method)
+    model = Model(backbone, "isqrt-cov" if method == PLAIN else method, 200, shape.channels, **options)
     if method == PLAIN:
         model.pool = _Wrapped(shape.module(PLAIN), model.pool.out_features)  # type: ignore[assignment]
     return training_step(model, images, to_input=False)

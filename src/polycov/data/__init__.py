@@ -1,0 +1,6 @@
+"""Pictures with classes: one argument names them, whatever their layout."""
+
+from polycov.data.images import ImageData, Samples
+from polycov.data.read import read_data
+
+__all__ = ["ImageData", "Samples", "read_data"]

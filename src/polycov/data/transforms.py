@@ -1,0 +1,117 @@
+"""From a picture to the numbers a network takes, with augmentation that depends on seed, epoch and number alone."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polycov.errors import PolycovError, known
+
+Crop = Literal["center", "random", "scale"]
+CROPS = ("center", "random", "scale")
+FILTERS = {
+    "nearest": Image.Resampling.NEAREST,
+    "bilinear": Image.Resampling.BILINEAR,
+    "bicubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pictures become (3, size, size).
+
+    Attributes:
+        size: the side of what the network sees.
+        resize: the side that pictures are resized to before: the shorter side, or with ``squash`` both.
+        squash: squeeze to a square rather than keep the proportions.
+        mean: subtracted from each channel, of values from 0 to 1.
+        std: each channel is divided by.
+        interpolation: of resizing.
+        crop: in training, "center", "random" (of this size, anywhere) or "scale" (8 to 100 % of the area, as for
+            ImageNet). In evaluation it is always the centre.
+        flip: in training, mirror half of the pictures.
+    """
+
+    size: int
+    resize: int
+    squash: bool = False
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    std: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    interpolation: str = "bicubic"
+    crop: Crop = "center"
+    flip: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in (("size", 8), ("resize", self.size)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 16384:
+                raise PolycovError(f"Expected {name} of pictures from {least} to 16384 pixels, got {value!r}.")
+        if self.crop not in CROPS:
+            raise PolycovError(f"Unknown crop {self.crop!r}. {known(self.crop, CROPS)}")
+        if self.interpolation not in FILTERS:
+            raise PolycovError(f"Unknown interpolation {self.interpolation!r}. {known(self.interpolation, FILTERS)}")
+        if len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
+            raise PolycovError(f"Expected three means and three positive deviations, got {self.mean}, {self.std}.")
+
+    def key(self) -> dict[str, Any]:
+        """Returns what the numbers of evaluation depend on."""
+        parts = ("size", "resize", "squash", "mean", "std", "interpolation")
+        return {name: getattr(self, name) for name in parts}
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """Returns a picture as evaluation sees it."""
+        image = self._resized(image)
+        left, top = round((image.width - self.size) / 2), round((image.height - self.size) / 2)
+        return self._tensor(image.crop((left, top, left + self.size, top + self.size)))
+
+    def augmented(self, image: Image.Image, seed: int) -> Tensor:
+        """Returns a picture as training sees it; the same seed gives the same."""
+        generator = torch.Generator().manual_seed(seed)
+
+        def chance(low: float = 0.0, high: float = 1.0) -> float:
+            return low + (high - low) * float(torch.rand((), generator=generator))
+
+        flip = self.flip and chance() < 0.5
+        if self.crop == "scale":
+            box = _random_area(image.size, chance)
+            image = image.resize((self.size, self.size), FILTERS[self.interpolation], box)
+        else:
+            image = self._resized(image)
+            across, down = image.width - self.size, image.height - self.size
+            at = (chance(), chance()) if self.crop == "random" else (0.5, 0.5)
+            left, top = round(across * at[0]), round(down * at[1])
+            image = image.crop((left, top, left + self.size, top + self.size))
+        if flip:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return self._tensor(image)
+
+    def _resized(self, image: Image.Image) -> Image.Image:
+        scale = self.resize / min(image.size)
+        sides = (round(image.width * scale), round(image.height * scale))
+        sides = (self.resize, self.resize) if self.squash else sides
+        return image if image.size == sides else image.resize(sides, FILTERS[self.interpolation])
+
+    def _tensor(self, image: Image.Image) -> Tensor:
+        values = torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1) / 255
+        mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in (self.mean, self.std))
+        return (values - mean) / std
+
+
+def _random_area(size: tuple[int, int], chance: Any) -> tuple[float, float, float, float]:
+    """A box of 8 to 100 % of the area and proportions from 3:4 to 4:3, anywhere; the middle if ten tries do not fit."""
+    width, height = size
+    for _ in range(10):
+        area = width * height * chance(0.08, 1.0)
+        ratio = math.exp(chance(math.log(3 / 4), math.log(4 / 3)))
+        across, down = math.sqrt(area * ratio), math.sqrt(area / ratio)
+        if across <= width and down <= height:
+            left, top = chance(0, width - across), chance(0, height - down)
+            return left, top, left + across, top + down
+    side = min(width, height)
+    left, top = (width - side) / 2, (height - side) / 2
+    return left, top, left + side, top + side

@@ -1,0 +1,72 @@
+"""Writing files so that a reader, or a process killed in the middle, never finds half of one."""
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from polycov.errors import PolycovError
+
+
+def write(path: Path, fill: Callable[[Path], object]) -> None:
+    """Lets ``fill`` write a file beside ``path``, and puts it in place in one step when it is whole and on disk."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        fill(beside)
+        mask = os.umask(0)
+        os.umask(mask)
+        beside.chmod(0o666 & ~mask)  # as any other file; some libraries write for the owner alone
+        with beside.open("rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a value as JSON."""
+    write(path, lambda beside: beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8"))
+
+
+def read_json(path: Path) -> Any:
+    """Reads JSON.
+
+    Raises:
+        PolycovError: if the file is missing or is not JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise PolycovError(f"There is no file {str(path)!r}.") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise PolycovError(f"Expected JSON in {str(path)!r}: {error}.") from error
+
+
+def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Appends values to a file of JSON lines; whatever a killed process left unfinished at its end is cut off."""
+    with path.open("ab+") as file:
+        file.seek(0)
+        whole = file.read().rfind(b"\n") + 1
+        file.truncate(whole)
+        file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def json_lines(path: Path) -> Iterator[Any]:
+    """Yields the values of a file of JSON lines, without an unfinished one at its end; none if there is no file."""
+    if not path.is_file():
+        return
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            if line.endswith("\n"):
+                yield json.loads(line)
+
+
+def cache_folder(folder: Path | None = None) -> Path:
+    """Returns the folder for what can be computed again: the one given, or POLYCOV_CACHE, or the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    chosen = folder or Path(os.environ.get("POLYCOV_CACHE") or f"{home}/polycov")
+    chosen.mkdir(parents=True, exist_ok=True)
+    return chosen

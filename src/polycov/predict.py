@@ -1,0 +1,82 @@
+"""``polycov predict``: the classes of pictures."""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+
+from polycov.data.images import decode
+from polycov.data.layouts import pictures
+from polycov.errors import PolycovError
+from polycov.progress import make_console
+
+
+@dataclass
+class Predict:
+    """Name the five most probable classes of pictures."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """Folder of a finished run."""
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE…")]
+    """Pictures, or folders of pictures."""
+    mirror: bool = False
+    """Average the prediction over each picture and its mirror image."""
+    top: int = 5
+    """How many classes to name."""
+
+
+def run(options: Predict) -> None:
+    """Prints predictions; pictures that cannot be read are named, and the exit code is 1 if there were any.
+
+    Raises:
+        PolycovError: if the run is not finished, or there are no pictures.
+    """
+    from PIL import Image
+    from rich.table import Table
+
+    from polycov.run import load_run
+
+    files = picture_files(options.images)
+    if options.top < 1:
+        raise PolycovError(f"Expected top to be at least 1, got {options.top}.")
+    loaded = load_run(options.run)
+    console, unread = make_console(), 0
+    table = Table("picture", *(f"{i + 1}." for i in range(min(options.top, len(loaded.classes)))))
+    for file in files:
+        try:
+            image = decode(Image.open(file))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            console.print(f"cannot read {file}: {error}", markup=False, soft_wrap=True)
+            unread += 1
+            continue
+        probabilities = loaded.model.predict(loaded.preprocessing(image)[None], mirror=options.mirror)[0]
+        best = torch.topk(probabilities, len(table.columns) - 1)
+        cells = (
+            f"{loaded.classes[i]} {p:.0%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        )
+        table.add_row(str(file), *cells)
+    if table.row_count:
+        console.print(table)
+    if unread:
+        sys.exit(f"polycov: {unread} of {len(files)} pictures could not be read.")
+
+
+def picture_files(given: tuple[Path, ...]) -> list[Path]:
+    """Returns picture files and those in folders, in order.
+
+    Raises:
+        PolycovError: if one is not there, or there are none.
+    """
+    files: list[Path] = []
+    for path in given:
+        if not path.exists():
+            raise PolycovError(f"There is no picture {str(path)!r}.")
+        files += [path / name for name in pictures(path)] if path.is_dir() else [path]
+    if not given:
+        raise PolycovError("Expected pictures, or folders of pictures.")
+    if not files:
+        raise PolycovError(f"There are no pictures in {', '.join(map(str, given))}.")
+    return files

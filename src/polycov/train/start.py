@@ -1,0 +1,286 @@
+"""A whole run: data, model, training or probe, and the measurement at its end."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list
+from rich.console import Console
+from torch import Tensor, nn
+
+from polycov.backbones import Backbone
+from polycov.data.check import without_broken
+from polycov.data.images import ImageData
+from polycov.data.read import read_data
+from polycov.data.transforms import Preprocessing
+from polycov.errors import PolycovError
+from polycov.features import LocalFeatures, extract
+from polycov.files import append_json_lines, cache_folder, json_lines, read_json
+from polycov.model import Model, create_model
+from polycov.progress import make_console
+from polycov.run import describe, load_run, save_model, write_config
+from polycov.train.config import Config, DataOptions
+from polycov.train.feed import FeatureFeed, Feed, Head, PictureFeed
+from polycov.train.loop import Trainer
+from polycov.train.probe import fit_pool, fit_reduction, fit_ridge, pooled, set_classifier
+from polycov.train.score import Scores, score, wilson
+from polycov.weights import load_exactly
+
+FITTED_ON = 1024  # pictures that principal components are taken from before a training end to end
+
+
+def train(config: Config, folder: Path | None = None, *, resume: bool = False, cache: Path | None = None) -> Path:
+    """Trains a classifier as configured, or goes on with a run; returns its folder.
+
+    The folder has ``config.json``, ``metrics.jsonl`` (a line an epoch, and the test at the end),
+    ``model.safetensors`` when it is finished, and ``checkpoint.safetensors`` while it is not.
+
+    Args:
+        config: of the run.
+        folder: of the run; by default a new one in ``runs``.
+        resume: go on with the run in the folder.
+        cache: for local features; by default POLYCOV_CACHE or the user's cache folder.
+
+    Raises:
+        PolycovError: if anything asked for cannot be had.
+        NonFiniteError: if a loss is not finite; the last checkpoint is kept.
+    """
+    config.check()
+    accelerator = _accelerator(config)
+    console = make_console(quiet=not accelerator.is_main_process)
+    folder = _folder(folder, config, resume, accelerator)
+    if resume and (folder / "model.safetensors").is_file():
+        console.print(f"finished before: {_last_words(folder)}")
+        return folder
+    cache = cache_folder(cache)
+    data = load_data(config.data, cache, console, accelerator)
+    run = _Start(config, folder, data, cache, accelerator, console)
+    run.describe(resume)
+    scores = run.probe() if config.training.probe else run.train()
+    if accelerator.is_main_process:
+        save_model(folder, run.model)
+        low, high = wilson(int(scores.right.sum()), len(scores.right))
+        test = {"test_accuracy": scores.accuracy, "low": low, "high": high, "top5": scores.top5}
+        append_json_lines(folder / "metrics.jsonl", [{**run.chosen, **test, "pictures": len(scores.labels)}])
+        for name in ("checkpoint.safetensors", "best.safetensors"):
+            (folder / name).unlink(missing_ok=True)
+        console.print(f"{_last_words(folder)}\nwritten: {folder}", soft_wrap=True)
+    accelerator.wait_for_everyone()
+    return folder
+
+
+def load_data(options: DataOptions, cache: Path, console: Console, accelerator: Accelerator) -> ImageData:
+    """Reads the data, and looks for broken pictures: the first process does, the others then know."""
+    data = read_data(
+        options.data,
+        val_fraction=options.val_fraction,
+        test_fraction=options.test_fraction,
+        split_seed=options.split_seed,
+    )
+    with accelerator.main_process_first():
+        data = without_broken(data, options.broken, cache, console, max(options.workers, 1))
+    counts = ", ".join(f"{len(samples)} {part}" for part, samples in data.parts.items() if len(samples))
+    notes = f" ({'; '.join(data.notes)})" if data.notes else ""
+    console.print(f"data: {data.name}, {len(data.classes)} classes, pictures: {counts}{notes}", markup=False)
+    return data
+
+
+def preprocessing_for(options: DataOptions, data: ImageData, backbone: Backbone | None = None) -> Preprocessing:
+    """Returns how pictures are prepared: as asked for, else as the data and the backbone want it."""
+    size = options.size or data.side
+    wants: dict[str, Any] = {}
+    if backbone is not None:
+        wanted = backbone.data_config
+        wants = {"mean": tuple(wanted["mean"]), "std": tuple(wanted["std"]), "interpolation": wanted["interpolation"]}
+    return Preprocessing(
+        size=size,
+        resize=options.resize or round(size * data.margin),
+        squash=data.squash if options.squash is None else options.squash,
+        crop=options.crop,
+        flip=options.flip,
+        **wants,
+    )
+
+
+class _Start:
+    """What a run is made of."""
+
+    def __init__(
+        self, config: Config, folder: Path, data: ImageData, cache: Path, accelerator: Accelerator, console: Console
+    ) -> None:
+        self.config, self.folder, self.data, self.cache = config, folder, data, cache
+        self.accelerator, self.console = accelerator, console
+        size = preprocessing_for(config.data, data).size
+        self.model = build_model(config, len(data.classes), size)
+        self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.preprocessing = preprocessing_for(config.data, data, self.model.backbone)
+        self.frozen = config.training.freeze or config.training.probe
+        self.features: LocalFeatures | None = None
+        self.chosen: dict[str, Any] = {}
+        if self.frozen and config.training.mirror:
+            raise PolycovError("--mirror needs pictures: with --freeze and --probe use polycov evaluate RUN --mirror.")
+
+    def describe(self, resume: bool) -> None:
+        """Writes the configuration, or compares it with the one of the run that goes on; tells what there is."""
+        now = describe(self.config, self.model, self.data, self.preprocessing)
+        if resume:
+            before = read_json(self.folder / "config.json")
+            for what in ("model", "classes", "preprocessing", "data"):
+                if _plain(before[what]) != _plain(now[what]):
+                    was = _difference(before[what], now[what])
+                    raise PolycovError(f"Cannot go on with {str(self.folder)!r}: its {what} was {was}.")
+        if self.accelerator.is_main_process:
+            write_config(self.folder, now)
+        model = self.model
+        self.console.print(
+            f"model: {model.backbone.name}, {_stage(model.backbone)}, {model.backbone.num_features} channels → "
+            f"{model.pool.channels} → {model.pool.spec} → {model.pool.out_features} dimensions",
+            markup=False,
+        )
+
+    def _feed(self) -> Feed:
+        if not self.frozen:
+            return PictureFeed(self.data, self.preprocessing, self.config.data.workers)
+        self.features = extract(
+            self.model.backbone,
+            self.data,
+            self.preprocessing,
+            self.cache,
+            self.console,
+            workers=self.config.data.workers,
+            device=self.accelerator.device,
+            rank=self.accelerator.process_index,
+            world=self.accelerator.num_processes,
+        )
+        return FeatureFeed(self.data, self.features)
+
+    def train(self) -> Scores:
+        """Trains, and measures on the test part."""
+        feed = self._feed()
+        if not (self.folder / "checkpoint.safetensors").is_file():
+            self._fit_to_data(feed)
+        network: nn.Module = Head(self.model) if self.frozen else self.model
+        trainer = Trainer(self.model, network, feed, self.config.training, self.folder, self.accelerator, self.console)
+        trainer.resume()
+        trainer.train()
+        self.chosen = trainer.progress["best"] or {"epoch": self.config.training.epochs}
+        return trainer.score("test")
+
+    def _fit_to_data(self, feed: Feed) -> None:
+        """Principal components and fitted projections, from training pictures, before a training begins."""
+        linear = isinstance(self.model.reduction, nn.Conv2d) and self.config.training.init is None
+        if linear:
+            fit_reduction(self.model, self._local(feed))
+        fit_pool(self.model, self._local(feed))
+
+    @torch.no_grad()
+    def _local(self, feed: Feed) -> Iterator[Tensor]:
+        """Local features of training pictures: all if they are there, else of some."""
+        if self.features is not None:
+            yield from self.features.batches(self.data["train"])
+            return
+        count = len(self.data["train"])
+        chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:FITTED_ON].tolist()
+        backbone = self.model.backbone.to(self.accelerator.device).eval()
+        for images, _, _ in feed.batches("train", [chosen[i : i + 32] for i in range(0, len(chosen), 32)]):
+            yield backbone(images.to(self.accelerator.device)).cpu()
+        backbone.train()
+
+    def probe(self) -> Scores:
+        """Solves for reduction and classifier, and measures on the test part."""
+        feed = self._feed()
+        features, model, data = self.features, self.model.cpu(), self.data
+        if features is None:
+            raise PolycovError("The probe needs the features of a frozen backbone.")
+        if isinstance(model.reduction, nn.Conv2d):
+            fit_reduction(model, features.batches(data["train"]))
+        fit_pool(model, features.batches(data["train"]))
+        train, val = (pooled(model, features.batches(data[part])) for part in ("train", "val"))
+        labels = (torch.tensor(list(data[part].labels)) for part in ("train", "val"))
+        ridge = fit_ridge(train, next(labels), val, next(labels), len(data.classes))
+        set_classifier(model, ridge)
+        self.chosen = {"val_accuracy": ridge.val_accuracy, "strength": ridge.strength}
+        return score(Head(model).to(self.accelerator.device), feed, "test", self.accelerator)
+
+
+def build_model(config: Config, classes: int, size: int) -> Model:
+    """Makes the model of a configuration; its random weights depend on the seed alone.
+
+    Raises:
+        PolycovError: if there is no such backbone, pool or file, or the model of ``init`` is another.
+    """
+    options, training = config.model, config.training
+    reduction = options.reduction or ("linear" if training.probe else "relu")
+    channels = options.channels
+    if channels is None and not training.probe:
+        channels = 256
+    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
+        torch.manual_seed(training.seed)
+        model = create_model(
+            options.backbone,
+            pool=options.pool,
+            dim=options.dim,
+            num_classes=classes,
+            channels=channels,
+            reduction=reduction,
+            weights=options.weights if training.init is None else "none",
+            stage=None if options.stage == "last" else options.stage,
+            last_stride=options.last_stride,
+            size=size,
+            seed=training.seed,
+        )
+    if training.init is not None:
+        load_exactly(model, load_run(training.init).model.state_dict(), f"The run {str(training.init)!r}")
+    return model
+
+
+def _accelerator(config: Config) -> Accelerator:
+    AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
+    handlers = [DistributedDataParallelKwargs(broadcast_buffers=False)]  # they are the same everywhere
+    try:
+        return Accelerator(mixed_precision=config.training.precision, kwargs_handlers=handlers)
+    except ValueError as error:
+        raise PolycovError(f"Cannot train in {config.training.precision} here: {error}") from error
+
+
+def _folder(folder: Path | None, config: Config, resume: bool, accelerator: Accelerator) -> Path:
+    """The folder of the run; a new one must not have a run in it."""
+    if folder is None:
+        stem = f"{Path(config.data.data).name or 'data'}-{config.model.pool.partition('|')[0].strip()}"
+        chosen = [next(p for i in range(1, 10**6) if not (p := Path("runs") / f"{stem}-{i}").exists())]
+        folder = broadcast_object_list(chosen)[0] if accelerator.num_processes > 1 else chosen[0]
+    elif resume and not (folder / "config.json").is_file():
+        raise PolycovError(f"There is no run to go on with in {str(folder)!r}.")
+    elif not resume and (folder / "config.json").is_file():
+        raise PolycovError(f"There is a run in {str(folder)!r} already. Go on with it: polycov train --resume {folder}")
+    accelerator.wait_for_everyone()
+    return folder
+
+
+def _last_words(folder: Path) -> str:
+    """The result of a finished run."""
+    last = list(json_lines(folder / "metrics.jsonl"))[-1]
+    found = f"test accuracy {last['test_accuracy']:.2%} (95 %: {last['low']:.1%} to {last['high']:.1%})"
+    chosen = f", validation {last['val_accuracy']:.2%}" if last.get("val_accuracy") is not None else ""
+    return f"{found} on {last['pictures']} pictures{chosen}"
+
+
+def _stage(backbone: Backbone) -> str:
+    return "last layer" if backbone.stage is None else f"stage {backbone.stage}"
+
+
+def _plain(value: Any) -> Any:
+    """As JSON would give it back."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return [_plain(inner) for inner in value] if isinstance(value, list | tuple) else value
+
+
+def _difference(before: Any, now: Any) -> str:
+    if not isinstance(before, dict):
+        return "another"
+    changed = [key for key in before if _plain(before[key]) != _plain(now.get(key))]
+    return ", ".join(f"{key} {before[key]!r}, now {now.get(key)!r}" for key in changed)
