@@ -56,7 +56,8 @@ class Backbone(nn.Module):
             Layers behind it are left out. "auto": the deepest with at least 100 locations in pictures of ``size``.
         last_stride: False keeps the resolution in the last stage, as iSQRT-COV does: twice the side. In ResNets the
             stride is left out, in others the last stage is dilated.
-        size: the side of the pictures, for ``stage="auto"``.
+        size: the side of the pictures, for ``stage="auto"`` and for transformers, which are made for one size; by
+            default the network's own.
 
     Attributes:
         num_features: C, the channels of the features.
@@ -73,16 +74,17 @@ class Backbone(nn.Module):
         weights: str = "auto",
         stage: int | Literal["auto"] | None = None,
         last_stride: bool = True,
-        size: int = 224,
+        size: int | None = None,
     ) -> None:
         super().__init__()
         timm = import_timm()
         if not timm.is_model(name):
             raise PolycovError(f"Unknown backbone {name!r}. {_nearest(timm, name)}")
         self.name, self.weights, self.last_stride = name, weights, last_stride
-        self.network: Any = _create(timm, name, weights, last_stride)
+        self.network: Any = _create(timm, name, weights, last_stride, size if fixed_size(name) else None)
         self.data_config: dict[str, Any] = timm.data.resolve_data_config({}, model=self.network)
-        self.stage: int | None = self._roomy_stage(size) if stage == "auto" else stage
+        self.size: int = size or self.data_config["input_size"][-1]
+        self.stage: int | None = self._roomy_stage(self.size) if stage == "auto" else stage
         if self.stage is not None:
             self._check_stage(self.stage)
             prune: Any = getattr(self.network, "prune_intermediate_layers", None)
@@ -94,7 +96,7 @@ class Backbone(nn.Module):
         """The channels of the features. Parameters that they do not depend on are frozen: no gradient reaches them."""
         self.eval()
         with torch.enable_grad():
-            probe = self(torch.zeros(1, *self.data_config["input_size"]))
+            probe = self(torch.zeros(1, 3, self.size, self.size))
         if self.stage is not None:
             ours = [parameter for parameter in self.parameters() if parameter.requires_grad]
             reached = torch.autograd.grad(probe.sum(), ours, allow_unused=True)
@@ -102,6 +104,15 @@ class Backbone(nn.Module):
                 parameter.requires_grad_(gradient is not None)
         self.train()
         return int(probe.shape[1 if probe.ndim == 4 else 2])
+
+    @torch.inference_mode()
+    def locations(self, size: int) -> int:
+        """Returns N, the number of local features of a picture of this side."""
+        training = self.training
+        device = next(self.parameters()).device
+        features = self.eval()(torch.zeros(1, 3, size, size, device=device))
+        self.train(training)
+        return features.numel() // self.num_features
 
     def _roomy_stage(self, size: int) -> int | None:
         """The deepest stage with enough locations for second-order statistics; the last, if none has, or all have."""
@@ -134,16 +145,25 @@ class Backbone(nn.Module):
         return features
 
 
+def fixed_size(name: str) -> int | None:
+    """Returns the side of the pictures that a network of timm is made for; None if it takes any, or is unknown."""
+    timm = import_timm()
+    known = timm.get_pretrained_cfg(name) if timm.is_model(name) else None
+    return int(known.input_size[-1]) if known is not None and known.fixed_input_size else None
+
+
 def _nearest(timm: ModuleType, name: str) -> str:
     """A hint for an unknown name; timm has more than a thousand, so only the nearest are named."""
     near = difflib.get_close_matches(name, timm.list_models(), n=5)
     return f"Near it: {', '.join(near)}." if near else "timm.list_models() lists them."
 
 
-def _create(timm: ModuleType, name: str, weights: str, last_stride: bool) -> nn.Module:
+def _create(timm: ModuleType, name: str, weights: str, last_stride: bool, size: int | None) -> nn.Module:
     offline = offline_weights() if weights == "auto" and name == OFFLINE_BACKBONE else None
     hub = weights == "timm" or (weights == "auto" and offline is None)
     options: dict[str, Any] = {"num_classes": 0, "global_pool": "", "pretrained": hub}
+    if size is not None:
+        options["img_size"] = size
     resnet = name.startswith(("resnet", "resnext", "wide_resnet"))
     if not last_stride and not resnet:
         options["output_stride"] = 16

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import tyro
 
-from polycov.backbones import Backbone
+from polycov.backbones import Backbone, fixed_size
 from polycov.data.images import Files, Samples
 from polycov.data.layouts import extensions
 from polycov.data.loading import load
@@ -70,8 +70,8 @@ class Embed:
     """With a method: weights of the backbone, as for train."""
     stage: Literal["auto", "last"] | int = "auto"
     """With a method: stage of the backbone, as for train."""
-    size: int = 320
-    """With a method: side of the pictures."""
+    size: int | None = None
+    """With a method: side of the pictures; by default 320, or the one a transformer is made for."""
     dim: int | None = None
     """With a method: dimensions of the feature, where they are free."""
     seed: int = 0
@@ -128,12 +128,13 @@ def _model(options: Embed) -> tuple[Model, Preprocessing]:
         raise PolycovError(f"{options.what!r} is not a run: it has no config.json.")
     else:
         stage = None if options.stage == "last" else options.stage
-        backbone = Backbone(options.backbone, weights=options.weights, stage=stage, size=options.size)
+        size = options.size or fixed_size(options.backbone) or 320
+        backbone = Backbone(options.backbone, weights=options.weights, stage=stage, size=size)
         model = Model(backbone, options.what, 1, 0, seed=options.seed, dim=options.dim)
         wanted = backbone.data_config
         preprocessing = Preprocessing(
-            options.size,
-            options.size,
+            size,
+            size,
             mean=tuple(wanted["mean"]),
             std=tuple(wanted["std"]),
             interpolation=wanted["interpolation"],

@@ -54,6 +54,12 @@ def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
         os.fsync(file.fileno())
 
 
+def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
+    """Writes values as a file of JSON lines."""
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    write(path, lambda beside: beside.write_text(text, "utf-8"))
+
+
 def json_lines(path: Path) -> Iterator[Any]:
     """Yields the values of a file of JSON lines, without an unfinished one at its end; none if there is no file."""
     if not path.is_file():

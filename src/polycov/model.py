@@ -99,7 +99,7 @@ def create_model(
     weights: str = "auto",
     stage: int | Literal["auto"] | None = None,
     last_stride: bool = True,
-    size: int = 224,
+    size: int | None = None,
     seed: int = 0,
     **options: Any,
 ) -> Model:
@@ -117,7 +117,7 @@ def create_model(
             a run, of which backbone and reduction are taken.
         stage: an earlier stage of the backbone; see `Backbone`.
         last_stride: False for a last stage without stride; see `Backbone`.
-        size: the side of the pictures, for ``stage="auto"``.
+        size: the side of the pictures, for ``stage="auto"`` and for transformers; see `Backbone`.
         seed: of the sketches.
         options: further numbers of the method, such as ``iterations``.
 

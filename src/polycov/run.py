@@ -57,6 +57,7 @@ def describe(config: Config, model: Model, data: ImageData, preprocessing: Prepr
             "reduction": "linear" if linear else "relu",
             "pool": model.pool.spec,
             "seed": model.pool.seed,
+            "size": model.backbone.size,
             "num_classes": len(data.classes),
         },
         "classes": data.classes,

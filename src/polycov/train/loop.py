@@ -18,7 +18,7 @@ from torch.nn import functional
 from polycov.backbones import import_timm
 from polycov.data.loading import epoch_order, number_from
 from polycov.errors import NonFiniteError, PolycovError, known
-from polycov.files import append_json_lines, json_lines
+from polycov.files import append_json_lines, json_lines, write_json_lines
 from polycov.model import Model
 from polycov.progress import make_progress
 from polycov.train.batch_norm import SynchronizedBatchNorm
@@ -130,8 +130,7 @@ class Trainer:
         if self.accelerator.is_main_process:
             metrics = self.folder / "metrics.jsonl"
             kept = [row for row in json_lines(metrics) if row.get("epoch", math.inf) <= self.progress["epoch"]]
-            metrics.unlink(missing_ok=True)
-            append_json_lines(metrics, kept)
+            write_json_lines(metrics, [row for row in kept if "test_accuracy" not in row])
         self.accelerator.wait_for_everyone()
 
     def train(self) -> None:

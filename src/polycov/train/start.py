@@ -11,15 +11,16 @@ from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_lis
 from rich.console import Console
 from torch import Tensor, nn
 
-from polycov.backbones import Backbone
+from polycov.backbones import ENOUGH_LOCATIONS, Backbone, fixed_size
 from polycov.data.check import without_broken
 from polycov.data.images import ImageData
 from polycov.data.read import read_data
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.features import LocalFeatures, extract
-from polycov.files import append_json_lines, cache_folder, json_lines, read_json
+from polycov.files import cache_folder, json_lines, read_json, write_json_lines
 from polycov.model import Model, create_model
+from polycov.pool import SecondOrderPool
 from polycov.progress import make_console
 from polycov.run import describe, load_run, save_model, write_config
 from polycov.train.config import Config, DataOptions
@@ -61,10 +62,12 @@ def train(config: Config, folder: Path | None = None, *, resume: bool = False, c
     run.describe(resume)
     scores = run.probe() if config.training.probe else run.train()
     if accelerator.is_main_process:
-        save_model(folder, run.model)
         low, high = wilson(int(scores.right.sum()), len(scores.right))
         test = {"test_accuracy": scores.accuracy, "low": low, "high": high, "top5": scores.top5}
-        append_json_lines(folder / "metrics.jsonl", [{**run.chosen, **test, "pictures": len(scores.labels)}])
+        metrics = folder / "metrics.jsonl"
+        rows = [row for row in json_lines(metrics) if "test_accuracy" not in row]  # of a run killed right here
+        write_json_lines(metrics, [*rows, {**run.chosen, **test, "pictures": len(scores.labels)}])
+        save_model(folder, run.model)  # what makes a run finished, so the last
         for name in ("checkpoint.safetensors", "best.safetensors"):
             (folder / name).unlink(missing_ok=True)
         console.print(f"{_last_words(folder)}\nwritten: {folder}", soft_wrap=True)
@@ -88,20 +91,18 @@ def load_data(options: DataOptions, cache: Path, console: Console, accelerator: 
     return data
 
 
-def preprocessing_for(options: DataOptions, data: ImageData, backbone: Backbone | None = None) -> Preprocessing:
+def preprocessing_for(options: DataOptions, data: ImageData, backbone: Backbone) -> Preprocessing:
     """Returns how pictures are prepared: as asked for, else as the data and the backbone want it."""
-    size = options.size or data.side
-    wants: dict[str, Any] = {}
-    if backbone is not None:
-        wanted = backbone.data_config
-        wants = {"mean": tuple(wanted["mean"]), "std": tuple(wanted["std"]), "interpolation": wanted["interpolation"]}
+    wanted = backbone.data_config
     return Preprocessing(
-        size=size,
-        resize=options.resize or round(size * data.margin),
+        size=backbone.size,
+        resize=options.resize or round(backbone.size * data.margin),
         squash=data.squash if options.squash is None else options.squash,
+        mean=tuple(wanted["mean"]),
+        std=tuple(wanted["std"]),
+        interpolation=wanted["interpolation"],
         crop=options.crop,
         flip=options.flip,
-        **wants,
     )
 
 
@@ -113,7 +114,9 @@ class _Start:
     ) -> None:
         self.config, self.folder, self.data, self.cache = config, folder, data, cache
         self.accelerator, self.console = accelerator, console
-        size = preprocessing_for(config.data, data).size
+        own = fixed_size(config.model.backbone) or data.side
+        size = own if config.data.size is None else config.data.size
+        Preprocessing(size, size)  # is it a size?
         self.model = build_model(config, len(data.classes), size)
         self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.preprocessing = preprocessing_for(config.data, data, self.model.backbone)
@@ -135,11 +138,18 @@ class _Start:
         if self.accelerator.is_main_process:
             write_config(self.folder, now)
         model = self.model
+        stage = "last layer" if model.backbone.stage is None else f"stage {model.backbone.stage}"
+        locations = model.backbone.locations(self.preprocessing.size)
         self.console.print(
-            f"model: {model.backbone.name}, {_stage(model.backbone)}, {model.backbone.num_features} channels → "
+            f"model: {model.backbone.name}, {stage}: {locations} locations, {model.backbone.num_features} channels → "
             f"{model.pool.channels} → {model.pool.spec} → {model.pool.out_features} dimensions",
             markup=False,
         )
+        if locations < ENOUGH_LOCATIONS and isinstance(model.pool, SecondOrderPool):
+            self.console.print(
+                f"note: second-order statistics of {locations} locations are poor, and may lose to an average. Larger "
+                "pictures (--size) or an earlier stage (--stage) have more."
+            )
 
     def _feed(self) -> Feed:
         if not self.frozen:
@@ -266,10 +276,6 @@ def _last_words(folder: Path) -> str:
     found = f"test accuracy {last['test_accuracy']:.2%} (95 %: {last['low']:.1%} to {last['high']:.1%})"
     chosen = f", validation {last['val_accuracy']:.2%}" if last.get("val_accuracy") is not None else ""
     return f"{found} on {last['pictures']} pictures{chosen}"
-
-
-def _stage(backbone: Backbone) -> str:
-    return "last layer" if backbone.stage is None else f"stage {backbone.stage}"
 
 
 def _plain(value: Any) -> Any:
