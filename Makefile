@@ -4,13 +4,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
+DEMO := average,gem,isqrt-cov,fewer-channels,monet-2-ts,ipccp-ts,ipccp-rm,ipccp-cs,ipccp-fit
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format install clean
+.PHONY: help demo tour test bench lint format install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-demo: $(VENV)/.package  ## a tour of the methods: size, agreement with the uncompressed feature, time
+demo: $(VENV)/.train  ## compare methods on the built-in typefaces, with a page (five minutes)
+	@$(BIN)/polycov compare --methods $(DEMO) --dims 512,1024,2048,4096 --seeds 5 --out runs/demo
+
+tour: $(VENV)/.package  ## every method on one screen: size, agreement with the uncompressed feature, time
 	@$(BIN)/python -W "ignore:Failed to initialize NumPy" -m polycov.tour
 
 test: $(VENV)/.developer lint  ## lint, types, doctests and tests

@@ -93,6 +93,13 @@ MISTAKES = {
     "embed nothing": (["embed", "ipccp-ts", "nowhere.jpg", *TINY], "There is no picture 'nowhere.jpg'"),
     "embed with no method": (["embed", "ipcp-ts", "TREES", *TINY], "Did you mean 'ipccp-ts'"),
     "embed unfitted": (["embed", "ipccp-fit", "TREES", *TINY, "--dim", "8"], "is not fitted"),
+    "embed a run of its own size": (["embed", "RUN", "TREES", "--dim", "8"], "leave out --dim and --size"),
+    "embed on no device": (["embed", "ipccp-ts", "TREES", "--device", "foo"], "The device 'foo' is not there"),
+    "evaluate no batch": (["evaluate", "RUN", "--batch-size", "0"], "Expected batch_size to be at least 1"),
+    "probe without validation": (
+        ["train", "--data", "TREES", *TINY, "--probe", "--val-fraction", "0"],
+        "--val-fraction",
+    ),
     "embed into a file": (["embed", "ipccp-ts", "TREES", "-o", "x.parquet"], "--out is a folder of shards"),
 }
 
@@ -137,6 +144,29 @@ def test_evaluation_on_other_data_goes_by_the_names_of_classes(
     write_classes(tmp_path / "more", ["birch", "zelkova"], 2)
     said = fails("evaluate", finished, "--data", tmp_path / "more")
     assert "The run does not know 1 of the 2 classes: 'zelkova'. It knows 'ash', 'birch', 'cedar'." in said
+
+
+def test_evaluation_leaves_out_broken_pictures(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_classes(tmp_path / "two", ["birch", "cedar"], 4)
+    (tmp_path / "two" / "birch" / "text.jpg").write_text("no picture")
+    arguments = ["evaluate", str(finished), "--data", str(tmp_path / "two"), "--workers", "0"]
+    assert "1 of 9 pictures cannot be read" in fails(*arguments)
+    main([*arguments, "--broken", "skip"])
+    assert "on 8 pictures of two" in capsys.readouterr().out
+
+
+def test_names_are_shown_as_they_are(trees: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_classes(tmp_path / "x", ["[red]", "[bold]q"], 8)
+    given = ["--data", str(tmp_path / "x"), *TINY, "--stage", "2", "--dim", "8", "--probe"]
+    main(["train", *given, "--out", str(tmp_path / "[bold]run")])
+    main(["evaluate", str(tmp_path / "[bold]run"), "--workers", "0"])
+    main(["predict", str(tmp_path / "[bold]run"), str(tmp_path / "x" / "[red]" / "000.jpg")])
+    out = capsys.readouterr().out
+    assert "[bold]run" in out
+    assert "[red]" in out
+    assert "[bold]q" in out
 
 
 def test_prediction_names_what_it_cannot_read_and_goes_on(
@@ -190,7 +220,7 @@ def test_embedding_a_run_goes_on_after_a_stop_and_shares_the_work(finished: Path
     main(arguments)
     shards = sorted(out.glob("part-*.parquet"))
     first = read_parquet(out)
-    assert len(first) == 27
+    assert len(first) == pq.read_table(out).num_rows == 27
     for path in (shards[1], shards[3]):
         path.unlink()  # as if stopped
     kept = shards[0].stat().st_mtime_ns
@@ -217,5 +247,5 @@ def test_embedding_skips_or_stops_at_what_it_cannot_read(finished: Path, tmp_pat
     rows = read_npz(tmp_path / "out")
     assert sorted(Path(name).name for name in rows) == ["0.png", "1.png", "2.png"]
     assert next(iter(rows.values())).dtype == np.float16
-    (broken,) = (tmp_path / "out" / "broken.jsonl").read_text().splitlines()
+    (broken,) = (tmp_path / "out" / "_broken.jsonl").read_text().splitlines()
     assert "text.png" in json.loads(broken)["picture"]

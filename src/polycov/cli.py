@@ -8,6 +8,8 @@ from typing import Annotated, Any, Union
 
 from polycov.errors import PolycovError
 
+MORE = " The same command goes on where it was."
+
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command; ``arguments`` are those of the shell by default."""
@@ -26,7 +28,8 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:  # no space left, no permission: the system says it well
         sys.exit(f"polycov: {error}")
     except KeyboardInterrupt:
-        sys.exit("polycov: stopped.")
+        goes_on = {"train": " Go on with: polycov train --resume RUN", "compare": MORE, "embed": MORE}
+        sys.exit(f"polycov: stopped.{goes_on.get(arguments[0], '') if arguments else ''}")
 
 
 def _keep_freed_memory() -> None:
@@ -46,10 +49,14 @@ def _parse(arguments: list[str]) -> tuple[Any, Callable[[Any], None]]:
 
     from polycov import embed, evaluate, listing, predict
     from polycov.bench import command as bench
+    from polycov.compare import command as compare
+    from polycov.report import command as report
     from polycov.train import command as train
 
     training = train.defaults(arguments) if arguments[:1] == ["train"] else train.Train()
     commands: dict[str, tuple[Any, Any, Callable[[Any], None]]] = {
+        "compare": (compare.Compare, compare.Compare(), compare.run),
+        "report": (report.Report, tyro.MISSING_NONPROP, report.run),
         "train": (train.Train, training, train.run),
         "evaluate": (evaluate.Evaluate, tyro.MISSING_NONPROP, evaluate.run),
         "predict": (predict.Predict, tyro.MISSING_NONPROP, predict.run),

@@ -10,7 +10,6 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +26,7 @@ from polycov.data.loading import load
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.features import digest
-from polycov.files import append_json_lines, json_lines, read_json, write, write_json
+from polycov.files import append_json_lines, json_lines, lock, read_json, write, write_json
 from polycov.methods import list_methods
 from polycov.model import Model
 from polycov.progress import make_console, make_progress
@@ -61,7 +60,7 @@ class Embed:
     workers: int = 2
     """Processes that prepare pictures."""
     broken: Literal["stop", "skip"] = "stop"
-    """What to do about pictures that cannot be read; those skipped are listed in broken.jsonl."""
+    """What to do about pictures that cannot be read; those skipped are listed in _broken.jsonl."""
     device: str = "cpu"
     """Where to compute."""
     backbone: str = OFFLINE_BACKBONE
@@ -87,8 +86,12 @@ def run(options: Embed) -> None:
     kind = _format(options)
     if not options.images:
         raise PolycovError("Expected pictures, or folders of pictures.")
-    if options.shard < 1 or options.batch_size < 1:
-        raise PolycovError("Expected shard and batch_size to be at least 1.")
+    if options.shard < 1 or options.batch_size < 1 or options.workers < 0:
+        raise PolycovError("Expected shard and batch_size to be at least 1, and workers 0 or more.")
+    try:
+        torch.zeros(1, device=options.device)
+    except (RuntimeError, AssertionError) as error:
+        raise PolycovError(f"The device {options.device!r} is not there: {str(error).splitlines()[0]}") from error
     console = make_console(quiet=int(os.environ.get("LOCAL_RANK", "0")) > 0)
     model, preprocessing = _model(options)
     folder = options.out
@@ -103,8 +106,8 @@ def run(options: Embed) -> None:
                 break
             if not _pass(folder, options, kind, model, preprocessing, lambda n: bar.advance(task, n)):
                 time.sleep(0.5)  # other processes have what is left
-    unread = sum(1 for _ in json_lines(folder / "broken.jsonl"))
-    left_out = f", {unread} left out (broken.jsonl)" if unread else ""
+    unread = sum(1 for _ in json_lines(folder / "_broken.jsonl"))
+    left_out = f", {unread} left out (_broken.jsonl)" if unread else ""
     console.print(
         f"{total} pictures{left_out}, {model.pool.out_features} dimensions, {shards} shards in {folder}", markup=False
     )
@@ -122,6 +125,8 @@ def _format(options: Embed) -> str:
 def _model(options: Embed) -> tuple[Model, Preprocessing]:
     """The model of a run; or a pool right on a backbone."""
     if (Path(options.what) / "config.json").is_file():
+        if options.dim is not None or options.size is not None:
+            raise PolycovError("A run has its own dimensions and size: leave out --dim and --size.")
         loaded = load_run(options.what)
         model, preprocessing = loaded.model, loaded.preprocessing
     elif options.what not in list_methods() and "|" not in options.what and Path(options.what).exists():
@@ -154,12 +159,13 @@ def _prepare(folder: Path, options: Embed, kind: str, model: Model, preprocessin
         "dimensions": model.pool.out_features,
         "preprocessing": preprocessing.key() | {"mean": list(preprocessing.mean), "std": list(preprocessing.std)},
         "images": [str(path) for path in options.images],
+        "folder": None if all(path.is_absolute() for path in options.images) else os.getcwd(),
         "shard": options.shard,
         "format": kind,
         "dtype": options.dtype,
     }
-    with _lock(folder / "list.lock", wait=True):
-        manifest = folder / "embedding.json"
+    with lock(folder / "_list.lock", wait=True):
+        manifest = folder / "_embedding.json"
         if not manifest.is_file():
             count = 0
 
@@ -170,11 +176,15 @@ def _prepare(folder: Path, options: Embed, kind: str, model: Model, preprocessin
                         file.write(json.dumps(path) + "\n")
                         count += 1
 
-            write(folder / "images.jsonl", fill)
+            write(folder / "_images.jsonl", fill)
             if not count:
                 raise PolycovError(f"There are no pictures in {', '.join(map(str, options.images))}.")
             write_json(manifest, wanted | {"pictures": count})
         found = read_json(manifest)
+        with (folder / "_images.jsonl").open(encoding="utf-8") as lines:
+            listed = sum(1 for _ in lines)
+        if not isinstance(found, dict) or found.get("pictures") != listed:
+            raise PolycovError(f"The list of pictures in {str(folder)!r} is damaged. Choose another --out.")
         changed = [key for key in wanted if found.get(key) != wanted[key]]
         if changed:
             raise PolycovError(
@@ -218,13 +228,13 @@ def _pass(
 ) -> bool:
     """Goes once through the list and makes the shards that nobody has made or is making; whether there were any."""
     made = False
-    with (folder / "images.jsonl").open(encoding="utf-8") as lines:
+    with (folder / "_images.jsonl").open(encoding="utf-8") as lines:
         number = -1
         while names := [json.loads(line) for line in itertools.islice(lines, options.shard)]:
             number += 1
             if _done(folder, kind, number):
                 continue
-            with _lock(folder / f"part-{number:06d}.lock") as mine:
+            with lock(folder / f"_part-{number:06d}.lock") as mine:
                 if mine and not _done(folder, kind, number):
                     _make(_shard(folder, kind, number), options, names, model, preprocessing, tick)
                     made = True
@@ -260,9 +270,9 @@ def _make(
     empty = np.zeros((0, model.pool.out_features), dtype=options.dtype)
     write(path, lambda beside: _fill(beside, path.suffix, kept, np.concatenate([empty, *features])))
     if unread:
-        with _lock(path.parent / "list.lock", wait=True):
+        with lock(path.parent / "_list.lock", wait=True):
             rows = [{"picture": name, "reason": reason} for name, reason in unread.items()]
-            append_json_lines(path.parent / "broken.jsonl", rows)
+            append_json_lines(path.parent / "_broken.jsonl", rows)
 
 
 def _fill(path: Path, kind: str, names: list[str], features: "np.ndarray[Any, Any]") -> None:
@@ -274,20 +284,5 @@ def _fill(path: Path, kind: str, names: list[str], features: "np.ndarray[Any, An
     import pyarrow.parquet as pq
 
     column = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), features.shape[1])
-    pq.write_table(pa.table({"name": pa.array(names, pa.string()), "feature": column}), path)
-
-
-@contextmanager
-def _lock(path: Path, wait: bool = False) -> Iterator[bool]:
-    """Holds a lock that the system gives back when a process dies; yields whether it was to be had."""
-    import fcntl
-
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
-        if not wait:
-            path.unlink(missing_ok=True)
+    texts = [os.fsencode(name).decode("utf-8", "replace") for name in names]
+    pq.write_table(pa.table({"name": pa.array(texts, pa.string()), "feature": column}), path)

@@ -2,6 +2,7 @@
 
 import csv
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -51,7 +52,7 @@ def run(options: Evaluate) -> None:
     """
     from accelerate import Accelerator
 
-    from polycov.data.check import without_broken
+    from polycov.data.check import look_for_broken, without_broken
     from polycov.run import load_run
     from polycov.train.feed import PictureFeed
     from polycov.train.score import score
@@ -59,9 +60,15 @@ def run(options: Evaluate) -> None:
     loaded = load_run(options.run)
     accelerator = Accelerator()
     console = make_console(quiet=not accelerator.is_main_process)
-    data = data_of(loaded, options.data, options.part)
-    with accelerator.main_process_first():
-        data = without_broken(data, options.broken, cache_folder(), console, max(options.workers, 1))
+    if options.batch_size < 1 or options.workers < 0:
+        raise PolycovError("Expected batch_size to be at least 1, and workers 0 or more.")
+
+    def clean(data: ImageData) -> ImageData:
+        with accelerator.main_process_first():
+            found = look_for_broken(data, cache_folder(), console, max(options.workers, 1))
+        return without_broken(data, found, options.broken, console)
+
+    data = data_of(loaded, options.data, options.part, clean)
     feed = PictureFeed(data, loaded.preprocessing, options.workers)
     with ticking(console, "pictures", len(data["test"]) // accelerator.num_processes) as tick:
         model = loaded.model.to(accelerator.device)
@@ -74,8 +81,14 @@ def run(options: Evaluate) -> None:
         console.print(f"written: {folder}", soft_wrap=True, markup=False)
 
 
-def data_of(run: "Run", data: str | None, part: str) -> ImageData:
+def data_of(run: "Run", data: str | None, part: str, clean: Callable[[ImageData], ImageData]) -> ImageData:
     """Returns the pictures to measure on as the part "test", with the labels of the run's classes.
+
+    Args:
+        run: to measure.
+        data: other pictures than its own.
+        part: which of them.
+        clean: leaves out broken pictures.
 
     Raises:
         PolycovError: if a class is unknown to the run, or there are no such pictures.
@@ -83,14 +96,15 @@ def data_of(run: "Run", data: str | None, part: str) -> ImageData:
     options = run.config.data
     name = data or options.data
     own = _same(name, options.data)
-    split = {"val_fraction": options.val_fraction, "test_fraction": options.test_fraction}
+    split: dict[str, Any] = {"val_fraction": options.val_fraction, "test_fraction": options.test_fraction}
     if own:
-        found = read_data(name, **split, split_seed=options.split_seed)
+        found = read_data(name, **split, split_seed=options.split_seed, val_seed=options.val_seed)
+        found = clean(found)
         if found.fingerprint() != run.data["fingerprint"]:
             found.notes.append("the data changed since the run: the split may not be the one it was trained with")
         parts = found.parts
     else:
-        found = find_data(name)
+        found = clean(find_data(name))
         parts = {key: value for key, value in found.parts.items() if len(value)}
         if "test" not in parts:
             measured = {"test": parts["val"]} if "val" in parts else {"test": join(list(parts.values()))}
@@ -160,6 +174,7 @@ def summary(run: "Run", data: ImageData, scores: "Scores", options: Evaluate) ->
 
 
 def _show(console: "Console", found: dict[str, Any], rows: int = 12) -> None:
+    from rich.markup import escape
     from rich.table import Table
 
     low, high = found["interval"]
@@ -175,12 +190,12 @@ def _show(console: "Console", found: dict[str, Any], rows: int = 12) -> None:
         "class", "pictures", "right", title="the hardest classes" if len(found["classes"]) > rows else "classes"
     )
     for row in worst:
-        table.add_row(row["class"], str(row["pictures"]), f"{row['accuracy']:.0%}")
+        table.add_row(escape(row["class"]), str(row["pictures"]), f"{row['accuracy']:.0%}")
     console.print(table)
     if found["confused"]:
         table = Table("class", "taken for", "times", title="what is taken for what")
         for row in found["confused"][:rows]:
-            table.add_row(row["class"], row["taken_for"], str(row["times"]))
+            table.add_row(escape(row["class"]), escape(row["taken_for"]), str(row["times"]))
         console.print(table)
 
 
@@ -205,7 +220,7 @@ def _write(folder: Path, found: dict[str, Any], data: ImageData, scores: "Scores
 
 def _table(path: Path, head: list[str], rows: Any) -> None:
     def fill(beside: Path) -> None:
-        with beside.open("w", newline="", encoding="utf-8") as file:
+        with beside.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
             csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
     write(path, fill)

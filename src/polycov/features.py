@@ -111,8 +111,9 @@ def extract(
     was_training = backbone.training
     backbone.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     try:
-        if rank == 0 and not (folder / "done.npy").is_file():
-            _make_files(folder, key, (len(whole), *_shape(backbone, preprocessing.size, device)))
+        shape = (len(whole), *_shape(backbone, preprocessing.size, device))
+        if rank == 0 and not _whole_files(folder, shape):
+            _make_files(folder, key, shape)
         _wait()
         array, done = (np.lib.format.open_memmap(folder / name, "r+") for name in ("features.npy", "done.npy"))
         mine = [i for i in range(rank, len(whole), world) if not done[i]]
@@ -143,6 +144,15 @@ def extract(
 @torch.inference_mode()
 def _shape(backbone: Backbone, size: int, device: str | torch.device) -> tuple[int, ...]:
     return tuple(backbone(torch.zeros(1, 3, size, size, device=device)).shape[1:])
+
+
+def _whole_files(folder: Path, shape: tuple[int, ...]) -> bool:
+    """Whether the files are there, and as long as they should be."""
+    try:
+        found = [np.load(folder / name, mmap_mode="r").shape for name in ("features.npy", "done.npy")]
+    except (OSError, ValueError):
+        return False
+    return found == [shape, shape[:1]]
 
 
 def _make_files(folder: Path, key: dict[str, Any], shape: tuple[int, ...]) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,12 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Writes a value as JSON."""
-    write(path, lambda beside: beside.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", "utf-8"))
+    write(path, lambda beside: beside.write_bytes(_encode(json.dumps(value, indent=2, ensure_ascii=False) + "\n")))
+
+
+def _encode(text: str) -> bytes:
+    """UTF-8; names of files that are not come back as they were."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def read_json(path: Path) -> Any:
@@ -36,10 +42,10 @@ def read_json(path: Path) -> Any:
         PolycovError: if the file is missing or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except FileNotFoundError as error:
         raise PolycovError(f"There is no file {str(path)!r}.") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except json.JSONDecodeError as error:
         raise PolycovError(f"Expected JSON in {str(path)!r}: {error}.") from error
 
 
@@ -49,7 +55,7 @@ def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
         file.seek(0)
         whole = file.read().rfind(b"\n") + 1
         file.truncate(whole)
-        file.write("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode())
+        file.write(_encode("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)))
         file.flush()
         os.fsync(file.fileno())
 
@@ -57,17 +63,28 @@ def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
 def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
     """Writes values as a file of JSON lines."""
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write(path, lambda beside: beside.write_text(text, "utf-8"))
+    write(path, lambda beside: beside.write_bytes(_encode(text)))
 
 
 def json_lines(path: Path) -> Iterator[Any]:
-    """Yields the values of a file of JSON lines, without an unfinished one at its end; none if there is no file."""
+    """Yields the values of a file of JSON lines, without an unfinished one at its end; none if there is no file.
+
+    Raises:
+        PolycovError: on a line that is not JSON of an object.
+    """
     if not path.is_file():
         return
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if line.endswith("\n"):
-                yield json.loads(line)
+    with path.open(encoding="utf-8", errors="surrogateescape") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith("\n"):
+                return
+            try:
+                value = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise PolycovError(f"Line {number} of {str(path)!r} is not JSON: {error}.") from error
+            if not isinstance(value, dict):
+                raise PolycovError(f"Line {number} of {str(path)!r} is not a record.")
+            yield value
 
 
 def cache_folder(folder: Path | None = None) -> Path:
@@ -76,3 +93,19 @@ def cache_folder(folder: Path | None = None) -> Path:
     chosen = folder or Path(os.environ.get("POLYCOV_CACHE") or f"{home}/polycov")
     chosen.mkdir(parents=True, exist_ok=True)
     return chosen
+
+
+@contextmanager
+def lock(path: Path, wait: bool = False) -> Iterator[bool]:
+    """Holds a lock that the system gives back when a process dies; yields whether it was to be had."""
+    import fcntl
+
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+        if not wait:
+            path.unlink(missing_ok=True)

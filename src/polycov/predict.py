@@ -35,6 +35,7 @@ def run(options: Predict) -> None:
         PolycovError: if the run is not finished, or there are no pictures.
     """
     from PIL import Image
+    from rich.markup import escape
     from rich.table import Table
 
     from polycov.run import load_run
@@ -57,7 +58,7 @@ def run(options: Predict) -> None:
         cells = (
             f"{loaded.classes[i]} {p:.0%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         )
-        table.add_row(str(file), *cells)
+        table.add_row(escape(str(file)), *map(escape, cells))
     if table.row_count:
         console.print(table)
     if unread:

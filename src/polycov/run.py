@@ -119,7 +119,7 @@ def load_run(folder: str | Path) -> Run:
             Preprocessing(**prepared),
             description["data"],
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, AttributeError) as error:
         raise PolycovError(f"The config.json of {str(folder)!r} is not one of this version: {error}.") from error
     load_exactly(model, load_tensors(folder / "model.safetensors")[0], f"The model of {str(folder)!r}")
     model.eval()

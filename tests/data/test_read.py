@@ -187,6 +187,11 @@ def test_labels_of_shards_may_be_json_and_classes_folders(tmp_path: Path) -> Non
         for i in range(6):
             add(tar, f"{'ab'[i % 2]}/{i}.jpg", jpeg(i % 2, i))
     assert read(tmp_path / "train.tar").classes == ["a", "b"]
+    with tarfile.open(tmp_path / "latest.tar", "w") as tar:  # no test part, for all the letters in its name
+        for i in range(6):
+            add(tar, f"{'ab'[i % 2]}/cam1.{i}.jpg", jpeg(i % 2, i))
+    assert [len(read(tmp_path / "latest.tar", test_fraction=0.5)[part]) for part in ("train", "test")] == [2, 4]
+    (tmp_path / "latest.tar").unlink()
     (tmp_path / "train.tar").write_text("no tar")
     with pytest.raises(PolycovError, match="Cannot read the tar"):
         read(tmp_path)
@@ -228,6 +233,12 @@ def write_unknown_test_class(root: Path) -> None:
     write_classes(root / "test", ["a", "z"], 2)
 
 
+def write_no_classes_below_train(root: Path) -> None:
+    for part in ("train", "test"):
+        (root / part).mkdir(parents=True)
+        picture(0, 0).save(root / part / "1.jpg")
+
+
 def write_loose_pictures(root: Path) -> None:
     root.mkdir(exist_ok=True)
     picture(0, 0).save(root / "1.jpg")
@@ -237,6 +248,10 @@ MISTAKES = {
     "one class": (write_one_class, "Expected at least two classes in .*, got 1: .'alone'."),
     "same names": (write_same_names, "Expected classes of different names in .*, got 'Robin', 'robin '"),
     "unknown test class": (write_unknown_test_class, "The test part of .* has classes that training has not: 'z'"),
+    "no classes below train": (
+        write_no_classes_below_train,
+        "has 1 pictures but no class folders",
+    ),
     "loose pictures": (write_loose_pictures, "There are no class folders with pictures in .*CLASS"),
 }
 

@@ -26,6 +26,12 @@ def test_squeezing_keeps_all_of_the_picture() -> None:
     assert x[0, :, 5:].eq(-1).all()
 
 
+def test_a_picture_of_one_line_is_not_made_a_giant() -> None:
+    x = Preprocessing(320, 320)(Image.new("RGB", (60000, 1), "white"))
+    assert x.shape == (3, 320, 320)
+    assert x.eq(1).all()
+
+
 @pytest.mark.parametrize("crop", ["center", "random", "scale"])
 def test_augmentation_depends_on_the_seed_alone(crop: str) -> None:
     image = picture(1, 1).resize((60, 40))

@@ -33,30 +33,39 @@ def find_broken(samples: Samples, workers: int, tick: Callable[[int], object]) -
         return dict(found for found in pool.map(look, range(len(samples))) if found)
 
 
-def without_broken(data: ImageData, broken: Broken, cache: Path, console: Console, workers: int = 2) -> ImageData:
-    """Returns the data without pictures that cannot be read, or stops if there are any, as asked.
+def look_for_broken(data: ImageData, cache: Path, console: Console, workers: int = 2) -> dict[str, str]:
+    """Returns the pictures that cannot be read, with the reason.
 
-    All pictures are decoded once; the answer is kept for as long as the files do not change.
+    All are decoded once; the answer is kept for as long as the files do not change.
+    """
+    whole = data.everything()
+    if whole.source.sound:
+        return {}
+    known = cache / "checked" / f"{data.fingerprint(stamps=True)[:32]}.json"
+    if known.is_file():
+        before = read_json(known)
+        if isinstance(before, dict):
+            return before
+    with ticking(console, "looking for broken pictures", len(whole)) as tick:
+        found = find_broken(whole, workers, tick)
+    if not any(reason.startswith(("PermissionError", "FileNotFoundError")) for reason in found.values()):
+        known.parent.mkdir(parents=True, exist_ok=True)  # those may be repaired without a trace
+        write_json(known, found)
+    return found
+
+
+def without_broken(data: ImageData, found: dict[str, str], broken: Broken, console: Console) -> ImageData:
+    """Returns the data without the pictures that cannot be read, or stops if there are any, as asked.
 
     Raises:
         PolycovError: if there are broken pictures and ``broken`` is "stop".
     """
-    whole = data.everything()
-    if whole.source.sound:
-        return data
-    known = cache / "checked" / f"{data.fingerprint(stamps=True)[:32]}.json"
-    if known.is_file():
-        found = read_json(known)
-    else:
-        with ticking(console, "looking for broken pictures", len(whole)) as tick:
-            found = find_broken(whole, workers, tick)
-        known.parent.mkdir(parents=True, exist_ok=True)
-        write_json(known, found)
     if not found:
         return data
     names = sorted(found)
     shown = "; ".join(f"{name} ({found[name].partition(':')[0]})" for name in names[:10])
-    message = f"{len(found)} of {len(whole)} pictures cannot be read: {shown}{'; …' if len(found) > 10 else ''}"
+    count = sum(len(samples) for samples in data.parts.values())
+    message = f"{len(found)} of {count} pictures cannot be read: {shown}{'; …' if len(found) > 10 else ''}"
     if broken == "stop":
         raise PolycovError(f"{message}. Remove them, or leave them out with --broken skip.")
     console.print(f"left out: {message}", soft_wrap=True, markup=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from PIL import Image, ImageOps
 
@@ -49,9 +50,12 @@ class Files:
         return item
 
     def stamp(self, item: str) -> str:
-        """Size and time of change."""
-        status = os.stat(self.root / item)
-        return f"{status.st_size} {status.st_mtime_ns}"
+        """Folder, size and time of change."""
+        try:
+            status = os.stat(self.root / item)
+        except OSError:
+            return "not there"
+        return f"{self.root.resolve()} {status.st_size} {status.st_mtime_ns}"
 
 
 @dataclass(frozen=True)
@@ -96,12 +100,26 @@ def decode(image: Image.Image) -> Image.Image:
     """Returns a picture decoded, turned upright as its camera says, without transparency, in RGB."""
     with image:
         image.load()
-        upright = ImageOps.exif_transpose(image)
+        upright = _eight_bits(ImageOps.exif_transpose(image))
         if upright.mode in ("RGBA", "LA", "PA") or "transparency" in upright.info:
             upright = upright.convert("RGBA")
             white = Image.new("RGBA", upright.size, "white")
             upright = Image.alpha_composite(white, upright)
         return upright.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """A picture of 16 or 32 bits a channel with 8, by its range; converting it plainly would cut off what is above."""
+    if not image.mode.startswith(("I", "F")):
+        return image
+    values = np.asarray(image, dtype=np.float64)
+    high = float(values.max(initial=0))
+    tops = (1.0, 255.0) if image.mode == "F" else (255.0, 65535.0)
+    top = next((top for top in tops if high <= top), None)
+    if top is None or not values.min(initial=0) >= 0:
+        raise ValueError(f"its values go from {values.min():g} to {high:g}, and a picture's from 0 to {tops[-1]:g}")
+    top = 65535.0 if image.mode.startswith("I;16") else top
+    return Image.fromarray(np.round(values * (255 / top)).astype(np.uint8))
 
 
 def _reason(error: Exception) -> str:
@@ -147,25 +165,21 @@ class ImageData:
         if stamps:
             whole = self.everything()
             for i, item in enumerate(whole.items):
-                digest.update(f"{whole.name(i)}\0{whole.source.stamp(item)}\n".encode())
+                digest.update(os.fsencode(f"{whole.name(i)}\0{whole.source.stamp(item)}\n"))
         else:
-            digest.update("\n".join(self.classes).encode())
+            digest.update(os.fsencode("\n".join(self.classes)))
             for part, samples in self.parts.items():
                 for i, label in enumerate(samples.labels):
-                    digest.update(f"{part}\0{samples.name(i)}\0{label}\n".encode())
+                    digest.update(os.fsencode(f"{part}\0{samples.name(i)}\0{label}\n"))
         return digest.hexdigest()
 
     def without(self, broken: set[str]) -> "ImageData":
-        """Returns the data without the pictures of these names.
-
-        Raises:
-            PolycovError: if a part or a class of the training part has none left.
-        """
+        """Returns the data without the pictures of these names."""
         parts = {
             part: samples.select(i for i in range(len(samples)) if samples.name(i) not in broken)
             for part, samples in self.parts.items()
         }
-        return check(replace(self, parts=parts))
+        return replace(self, parts=parts)
 
 
 def join(parts: Sequence[Samples]) -> Samples:

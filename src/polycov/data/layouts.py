@@ -22,14 +22,33 @@ def extensions() -> tuple[str, ...]:
 
 
 def pictures(folder: Path) -> list[str]:
-    """Returns the picture files below a folder, relative to it, sorted, without hidden ones."""
-    known, found = extensions(), []
-    for place, folders, files in os.walk(folder, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+    """Returns the picture files below a folder, relative to it, sorted, without hidden ones.
+
+    Folders that are linked to are followed, each once.
+
+    Raises:
+        OSError: if a folder cannot be read.
+    """
+    known, found, seen = extensions(), [], {os.path.realpath(folder)}
+    for place, folders, files in os.walk(folder, followlinks=True, onerror=_raise):
+        real = {name: os.path.realpath(os.path.join(place, name)) for name in folders if not name.startswith(".")}
+        above = os.path.realpath(place) + os.sep
+        folders[:] = [name for name in real if real[name] not in seen and not above.startswith(real[name] + os.sep)]
+        seen |= {real[name] for name in folders}
         for name in files:
             if name.lower().endswith(known) and not name.startswith("."):
                 found.append(os.path.relpath(os.path.join(place, name), folder))
     return sorted(found)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _loose(folder: Path) -> int:
+    """The number of pictures that lie in a folder itself."""
+    known = extensions()
+    return sum(e.is_file() and e.name.lower().endswith(known) and e.name[0] != "." for e in os.scandir(folder))
 
 
 def class_folders(folder: Path) -> dict[str, list[str]]:
@@ -49,9 +68,17 @@ def read_folders(root: Path) -> ImageData | None:
         name = next((below[n] for n in names if n in below), None)
         if name is not None:
             parts[part] = (name, class_folders(root / name))
-    if not parts.get("train", ("", {}))[1]:
-        parts = {"train": ("", class_folders(root))}
-    classes = sorted(parts["train"][1])
+    notes = []
+    for name, members in parts.values():
+        loose = _loose(root / name)
+        if loose and not members:
+            raise PolycovError(
+                f"{str(root / name)!r} has {loose} pictures but no class folders. Expected {name}/CLASS/*.jpg."
+            )
+        if loose:
+            notes.append(f"{loose} pictures in {name} itself are in no class, and left out")
+    parts = {part: found for part, found in parts.items() if found[1]} or {"train": ("", class_folders(root))}
+    classes = sorted(parts["train"][1] if "train" in parts else {name for _, found in parts.values() for name in found})
     if not classes:
         return None
     number = {name: i for i, name in enumerate(classes)}
@@ -65,7 +92,7 @@ def read_folders(root: Path) -> ImageData | None:
             )
         pairs = [(f"{folder}/{file}" if folder else file, number[name]) for name in members for file in members[name]]
         made[part] = _samples(root, pairs)
-    return ImageData(root.resolve().name, classes, made)
+    return ImageData(root.resolve().name, classes, made, notes=notes)
 
 
 def _samples(root: Path, pairs: Iterable[tuple[str, int]]) -> Samples:

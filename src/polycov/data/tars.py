@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import tarfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from polycov.data.images import ImageData, Samples
-from polycov.data.layouts import TEST, TRAIN, VAL, extensions
+from polycov.data.layouts import TEST, VAL, extensions
 from polycov.errors import PolycovError
 
 Item = tuple[int, str, int, int]  # shard, name, offset, size
@@ -59,50 +60,56 @@ def read_tars(root: Path) -> ImageData | None:
         return None
     source = Tars(shards)
     found: list[tuple[str, Item, str]] = []  # part, item, class
+    unlabelled = 0
     for number, shard in enumerate(shards):
         try:
-            found += [(_part(shard), *pair) for pair in _members(source, number)]
-        except tarfile.TarError as error:
+            pairs = _members(source, number)
+        except (tarfile.TarError, ValueError, AttributeError) as error:  # a broken tar, or a label that is none
             raise PolycovError(f"Cannot read the tar {str(shard)!r}: {error}.") from error
+        found += [(_part(shard), item, name) for item, name in pairs if name]
+        unlabelled += sum(not name for _, name in pairs)
     if not found:
         raise PolycovError(f"There are no pictures with classes in the tars of {str(root)!r}.")
+    notes = [f"{unlabelled} pictures have no label, and are left out"] if unlabelled else []
     classes, number_of = _classes(root, {name for _, _, name in found})
     parts = {}
     for part in ("train", "val", "test"):
         rows = [(item, number_of[name]) for p, item, name in found if p == part]
         parts[part] = Samples(source, [item for item, _ in rows], [label for _, label in rows])
-    return ImageData(root.resolve().name, classes, parts)
+    return ImageData(root.resolve().name, classes, parts, notes=notes)
 
 
 def _part(shard: Path) -> str:
-    name = shard.name.lower()
-    words = {"test": TEST, "val": VAL, "train": TRAIN}
-    return next((part for part in words if any(word in name for word in words[part])), "train")
+    words = set(re.split("[^a-z]+", shard.name.lower()))
+    return next((part for part, names in (("test", TEST), ("val", VAL)) if words & set(names)), "train")
 
 
 def _members(source: Tars, number: int) -> list[tuple[Item, str]]:
-    """The pictures of a shard, each with its class."""
+    """The pictures of a shard, each with its class, or "" for those of a webdataset that have none."""
     known = extensions()
-    images: dict[str, Item] = {}
+    images: list[Item] = []
     labels: dict[str, str] = {}
     with tarfile.open(source.shards[number]) as tar:
         for member in tar:
-            if not member.isfile():
-                continue
-            folder, _, file = member.name.rpartition("/")
-            stem, _, extension = file.partition(".")
-            key = f"{folder}/{stem}"
             item = (number, member.name, member.offset_data, member.size)
-            if f".{extension.lower()}".endswith(known):
-                images[key] = item
-            elif extension == "cls":
-                labels[key] = source.read(item).decode().strip()
-            elif extension == "json" and key not in labels:
+            extension = member.name.rpartition(".")[2].lower()
+            if member.isfile() and f".{extension}".endswith(known):
+                images.append(item)
+            elif member.isfile() and extension == "cls":
+                labels[_key(member.name)] = source.read(item).decode().strip()
+            elif member.isfile() and extension == "json":
                 label = json.loads(source.read(item)).get("label")
-                labels |= {} if label is None else {key: str(label)}
-    if not labels:  # no webdataset: the folder is the class
-        labels = {key: Path(item[1]).parent.name for key, item in images.items()}
-    return [(item, labels[key]) for key, item in images.items() if labels.get(key)]
+                if label is not None:
+                    labels.setdefault(_key(member.name), str(label))
+    if labels:
+        return [(item, labels.get(_key(item[1]), "")) for item in images]
+    return [(item, Path(item[1]).parent.name) for item in images]  # no webdataset: the folder is the class
+
+
+def _key(name: str) -> str:
+    """What the members of one sample of a webdataset have in common: the name up to the first dot of the file."""
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/{file.partition('.')[0]}"
 
 
 def _classes(root: Path, found: set[str]) -> tuple[list[str], dict[str, int]]:

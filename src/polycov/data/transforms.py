@@ -91,6 +91,10 @@ class Preprocessing:
         return self._tensor(image)
 
     def _resized(self, image: Image.Image) -> Image.Image:
+        long = 16 * min(image.size)
+        if max(image.size) > long and not self.squash:  # nothing but its middle will be seen: do not enlarge the rest
+            left, top = max(image.width - long, 0) // 2, max(image.height - long, 0) // 2
+            image = image.crop((left, top, image.width - left, image.height - top))
         scale = self.resize / min(image.size)
         sides = (round(image.width * scale), round(image.height * scale))
         sides = (self.resize, self.resize) if self.squash else sides

@@ -6,9 +6,24 @@ from typing import Any
 import torch
 import torch.distributed
 from torch import Tensor
-from torch.distributed.nn.functional import all_reduce
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
+
+
+class _SumOverProcesses(torch.autograd.Function):
+    """The sum over all processes; so is its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        total = x.clone()
+        torch.distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        torch.distributed.all_reduce(total)
+        return total
 
 
 class SynchronizedBatchNorm(TorchFunctionMode):
@@ -41,10 +56,10 @@ def _batch_norm(
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     processes = torch.distributed.get_world_size()
     count = wide.numel() / wide.shape[1] * processes  # every process has as many
-    mean = all_reduce(wide.sum(axes)) / count
+    mean = _SumOverProcesses.apply(wide.sum(axes)) / count
     shape = [1, -1] + [1] * (x.ndim - 2)
     centred = wide - mean.view(shape)
-    var = all_reduce(centred.square().sum(axes)) / count
+    var = _SumOverProcesses.apply(centred.square().sum(axes)) / count
     if running_mean is not None and running_var is not None:
         with torch.no_grad():
             running_mean.lerp_(mean.to(running_mean.dtype), momentum)

@@ -39,17 +39,29 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress: dict[str, Any]) -> None:
-    """Writes model, optimiser and progress."""
+    """Writes model, optimiser and progress.
+
+    Raises:
+        PolycovError: if the optimiser keeps something that is neither a tensor nor a plain value.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
-    plain: dict[str, dict[str, Any]] = {}
-    state = optimizer.state_dict()["state"]
-    for number, values in state.items():
+    plain: dict[str, Any] = {}
+    for place, values in _state(optimizer).items():
         for name, value in values.items():
-            if isinstance(value, Tensor):
-                tensors[f"optimizer.{number}.{name}"] = value
-            else:
-                plain.setdefault(str(number), {})[name] = value
-    save_tensors(path, tensors, {"progress": progress, "optimizer": plain})
+            (tensors if isinstance(value, Tensor) else plain)[f"{place}.{name}"] = value
+    try:
+        save_tensors(path, tensors, {"progress": progress, "optimizer": plain})
+    except TypeError as error:
+        raise PolycovError(f"The state of {type(optimizer).__name__} cannot be written: {error}.") from error
+
+
+def _state(optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+    """What an optimiser keeps, by place: of each parameter, and of each group besides its options."""
+    options = {"params", "lr", "full_lr", *optimizer.defaults}
+    places = {f"optimizer.{number}": values for number, values in optimizer.state_dict()["state"].items()}
+    for number, group in enumerate(optimizer.param_groups):
+        places[f"group.{number}"] = {name: value for name, value in group.items() if name not in options}
+    return places
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
@@ -61,10 +73,14 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[
     tensors, notes = load_tensors(path)
     own = {name[len("model.") :]: t for name, t in tensors.items() if name.startswith("model.")}
     load_exactly(model, own, f"The checkpoint {path.name!r}")
-    state: dict[int, dict[str, Any]] = {int(number): dict(values) for number, values in notes["optimizer"].items()}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer."):
-            _, number, key = name.split(".", 2)
-            state.setdefault(int(number), {})[key] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+    state: dict[int, dict[str, Any]] = {}
+    groups = optimizer.state_dict()["param_groups"]
+    for key, value in {**tensors, **notes["optimizer"]}.items():
+        place, _, rest = key.partition(".")
+        number, _, name = rest.partition(".")
+        if place == "optimizer":
+            state.setdefault(int(number), {})[name] = value
+        elif place == "group":
+            groups[int(number)][name] = value
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
     return notes["progress"]

@@ -38,6 +38,8 @@ class DataOptions:
     """Part held out for the test where the data have no test part."""
     split_seed: int = 0
     """Seed of what is held out."""
+    val_seed: int | None = None
+    """Seed of what is held out for validation, if it is to be another."""
     broken: Broken = "stop"
     """What to do about pictures that cannot be read: stop, or skip them. They are looked for first, and named."""
     workers: int = 2
@@ -130,7 +132,13 @@ class Config:
         Raises:
             PolycovError: if one does not.
         """
+        for section, kind in SECTIONS.items():
+            options = getattr(self, section)
+            for option in dataclasses.fields(kind):
+                _typed(getattr(options, option.name), option, section, "the configuration")
         t = self.training
+        if not 0 <= t.seed < 2**63:
+            raise PolycovError(f"Expected seed from 0 to 2⁶³ − 1, got {t.seed}.")
         whole = (("epochs", t.epochs), ("batch_size", t.batch_size), ("accumulate", t.accumulate))
         for name, value in whole:
             if value < 1:
@@ -230,4 +238,7 @@ def read_run_config(run: Path) -> Config:
     Raises:
         PolycovError: if the folder is not a run.
     """
-    return from_dict(read_json(run / "config.json")["config"], "config.json")
+    try:
+        return from_dict(read_json(run / "config.json")["config"], "config.json")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise PolycovError(f"The config.json of {str(run)!r} is not that of a run.") from error

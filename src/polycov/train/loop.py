@@ -67,9 +67,15 @@ def make_optimizer(model: Model, options: TrainOptions) -> torch.optim.Optimizer
         parameters = [p for p in model.parameters() if p.requires_grad and (id(p) in own) == fresh]
         if parameters:
             groups.append({"params": parameters, "lr": lr, "full_lr": lr})
-    return optim.create_optimizer_v2(
-        groups, opt=options.optimizer, lr=options.lr, weight_decay=options.weight_decay, momentum=options.momentum
-    )
+    try:
+        made = optim.create_optimizer_v2(
+            groups, opt=options.optimizer, lr=options.lr, weight_decay=options.weight_decay, momentum=options.momentum
+        )
+    except Exception as error:  # some need another package, or a GPU
+        raise PolycovError(f"The optimizer {options.optimizer!r} is not to be had here: {error!r}.") from error
+    if getattr(made, "is_second_order", False):
+        raise PolycovError(f"The optimizer {options.optimizer!r} needs second derivatives, which are not computed.")
+    return made
 
 
 class Trainer:
@@ -151,10 +157,11 @@ class Trainer:
                 bar.update(task, val="–" if row["val_accuracy"] is None else f"{row['val_accuracy']:.1%}")
                 if writer is not None:
                     for name, value in row.items():
-                        if value is not None and name != "epoch":
+                        if value is not None and name not in ("epoch", "processes"):
                             writer.add_scalar(name, value, row["epoch"])
         if writer is not None:
             writer.close()
+        self.accelerator.wait_for_everyone()  # for the first process to have written the best
         best = self.folder / "best.safetensors"
         if self.progress["best"] is not None and options.keep == "best":
             load_exactly(self.model, load_tensors(best)[0], "best.safetensors")
@@ -239,6 +246,10 @@ class Trainer:
         loss, right, count = self.progress["sums"]
         epoch = self.progress["epoch"] + 1
         val = self.score("val") if len(self.feed.data["val"]) else None
+        if val is not None and not bool(val.loss.isfinite().all()):
+            wrong = (~val.loss.isfinite()).nonzero().flatten().tolist()
+            names = [self.feed.data["val"].name(i) for i in wrong]
+            self._stop(f"The validation loss after epoch {epoch} is not finite", names)
         row = {
             "epoch": epoch,
             "loss": loss / count,
@@ -246,6 +257,7 @@ class Trainer:
             "val_loss": float(val.loss.mean()) if val else None,
             "val_accuracy": val.accuracy if val else None,
             "lr": self.optimizer.param_groups[-1]["lr"],
+            "processes": self.accelerator.num_processes,
             "images_per_second": count / max(self.progress["seconds"], 1e-9),
         }
         best = self.progress["best"]

@@ -1,24 +1,27 @@
 """A whole run: data, model, training or probe, and the measurement at its end."""
 
+import itertools
 from collections.abc import Iterator
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedDataParallelKwargs, broadcast_object_list
+from accelerate.utils import broadcast_object_list
 from rich.console import Console
 from torch import Tensor, nn
 
 from polycov.backbones import ENOUGH_LOCATIONS, Backbone, fixed_size
-from polycov.data.check import without_broken
-from polycov.data.images import ImageData
-from polycov.data.read import read_data
+from polycov.data.check import look_for_broken, without_broken
+from polycov.data.images import ImageData, check
+from polycov.data.read import BUILT_IN, read_data
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.features import LocalFeatures, extract
-from polycov.files import cache_folder, json_lines, read_json, write_json_lines
+from polycov.files import cache_folder, json_lines, lock, read_json, write_json, write_json_lines
 from polycov.model import Model, create_model
 from polycov.pool import SecondOrderPool
 from polycov.progress import make_console
@@ -30,10 +33,11 @@ from polycov.train.probe import fit_pool, fit_reduction, fit_ridge, pooled, set_
 from polycov.train.score import Scores, score, wilson
 from polycov.weights import load_exactly
 
+FIXED = ("freeze", "probe", "optimizer", "batch_size", "seed")  # what a run keeps when it goes on
 FITTED_ON = 1024  # pictures that principal components are taken from before a training end to end
 
 
-def train(config: Config, folder: Path | None = None, *, resume: bool = False, cache: Path | None = None) -> Path:
+def train(config: Config, folder: str | Path | None = None, *, resume: bool = False, cache: Path | None = None) -> Path:
     """Trains a classifier as configured, or goes on with a run; returns its folder.
 
     The folder has ``config.json``, ``metrics.jsonl`` (a line an epoch, and the test at the end),
@@ -49,30 +53,47 @@ def train(config: Config, folder: Path | None = None, *, resume: bool = False, c
         PolycovError: if anything asked for cannot be had.
         NonFiniteError: if a loss is not finite; the last checkpoint is kept.
     """
-    config.check()
+    config = _with_whole_path(config.check())
     accelerator = _accelerator(config)
     console = make_console(quiet=not accelerator.is_main_process)
-    folder = _folder(folder, config, resume, accelerator)
+    folder = _folder(None if folder is None else Path(folder), config, resume, accelerator)
     if resume and (folder / "model.safetensors").is_file():
-        console.print(f"finished before: {_last_words(folder)}")
+        console.print(f"finished before{_last_words(folder)}", markup=False)
         return folder
-    cache = cache_folder(cache)
+    with lock(folder / "run.lock") if accelerator.is_main_process else nullcontext(True) as mine:
+        if not mine:
+            raise PolycovError(f"Another process is working on the run {str(folder)!r}.")
+        _run(config, folder, resume, cache_folder(cache), accelerator, console)
+    return folder
+
+
+def _run(config: Config, folder: Path, resume: bool, cache: Path, accelerator: Accelerator, console: Console) -> None:
+    if accelerator.is_main_process:  # what a kill left half written
+        for left in [*folder.glob(".*.safetensors*"), *folder.glob(".tmp*")]:
+            left.unlink(missing_ok=True)
     data = load_data(config.data, cache, console, accelerator)
-    run = _Start(config, folder, data, cache, accelerator, console)
-    run.describe(resume)
+    run = _Start(config, folder, data, cache, accelerator, console, resume)
     scores = run.probe() if config.training.probe else run.train()
     if accelerator.is_main_process:
         low, high = wilson(int(scores.right.sum()), len(scores.right))
         test = {"test_accuracy": scores.accuracy, "low": low, "high": high, "top5": scores.top5}
         metrics = folder / "metrics.jsonl"
         rows = [row for row in json_lines(metrics) if "test_accuracy" not in row]  # of a run killed right here
+        said = {part: found.top[:, 0].tolist() for part, found in {**run.val, "test": scores}.items()}
+        write_json(folder / "predictions.json", said)
         write_json_lines(metrics, [*rows, {**run.chosen, **test, "pictures": len(scores.labels)}])
         save_model(folder, run.model)  # what makes a run finished, so the last
         for name in ("checkpoint.safetensors", "best.safetensors"):
             (folder / name).unlink(missing_ok=True)
-        console.print(f"{_last_words(folder)}\nwritten: {folder}", soft_wrap=True)
+        console.print(f"{_last_words(folder)[2:]}\nwritten: {folder}", soft_wrap=True, markup=False)
     accelerator.wait_for_everyone()
-    return folder
+
+
+def _with_whole_path(config: Config) -> Config:
+    """The configuration with the whole path of its folder, so that the run can be used from anywhere."""
+    path = Path(config.data.data).expanduser()
+    whole = str(path.resolve()) if config.data.data not in BUILT_IN and path.exists() else config.data.data
+    return replace(config, data=replace(config.data, data=whole))
 
 
 def load_data(options: DataOptions, cache: Path, console: Console, accelerator: Accelerator) -> ImageData:
@@ -82,9 +103,11 @@ def load_data(options: DataOptions, cache: Path, console: Console, accelerator: 
         val_fraction=options.val_fraction,
         test_fraction=options.test_fraction,
         split_seed=options.split_seed,
+        val_seed=options.val_seed,
     )
     with accelerator.main_process_first():
-        data = without_broken(data, options.broken, cache, console, max(options.workers, 1))
+        found = look_for_broken(data, cache, console, max(options.workers, 1))
+    data = check(without_broken(data, found, options.broken, console))
     counts = ", ".join(f"{len(samples)} {part}" for part, samples in data.parts.items() if len(samples))
     notes = f" ({'; '.join(data.notes)})" if data.notes else ""
     console.print(f"data: {data.name}, {len(data.classes)} classes, pictures: {counts}{notes}", markup=False)
@@ -110,33 +133,58 @@ class _Start:
     """What a run is made of."""
 
     def __init__(
-        self, config: Config, folder: Path, data: ImageData, cache: Path, accelerator: Accelerator, console: Console
+        self,
+        config: Config,
+        folder: Path,
+        data: ImageData,
+        cache: Path,
+        accelerator: Accelerator,
+        console: Console,
+        resume: bool,
     ) -> None:
         self.config, self.folder, self.data, self.cache = config, folder, data, cache
         self.accelerator, self.console = accelerator, console
         own = fixed_size(config.model.backbone) or data.side
         size = own if config.data.size is None else config.data.size
         Preprocessing(size, size)  # is it a size?
-        self.model = build_model(config, len(data.classes), size)
+        started = (folder / "checkpoint.safetensors").is_file()  # then the weights are there
+        begin = replace(config, training=replace(config.training, init=None)) if started else config
+        self.model = build_model(begin, len(data.classes), size)
         self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.preprocessing = preprocessing_for(config.data, data, self.model.backbone)
         self.frozen = config.training.freeze or config.training.probe
         self.features: LocalFeatures | None = None
         self.chosen: dict[str, Any] = {}
+        self.val: dict[str, Scores] = {}  # on the validation part, where the model has not seen it
         if self.frozen and config.training.mirror:
             raise PolycovError("--mirror needs pictures: with --freeze and --probe use polycov evaluate RUN --mirror.")
-
-    def describe(self, resume: bool) -> None:
-        """Writes the configuration, or compares it with the one of the run that goes on; tells what there is."""
-        now = describe(self.config, self.model, self.data, self.preprocessing)
+        if config.training.probe and not len(data["val"]):
+            raise PolycovError("The probe chooses on validation pictures: expected --val-fraction above 0, and enough.")
+        self.description = describe(config, self.model, data, self.preprocessing)
         if resume:
-            before = read_json(self.folder / "config.json")
+            self._compare(read_json(folder / "config.json"))
+        self._tell()
+
+    def _compare(self, before: Any) -> None:
+        """Refuses to go on with a run that was another."""
+        now = self.description
+        try:
+            fixed = {name: before["config"]["training"][name] for name in FIXED}
             for what in ("model", "classes", "preprocessing", "data"):
                 if _plain(before[what]) != _plain(now[what]):
                     was = _difference(before[what], now[what])
                     raise PolycovError(f"Cannot go on with {str(self.folder)!r}: its {what} was {was}.")
+        except (KeyError, TypeError) as error:
+            raise PolycovError(f"The config.json of {str(self.folder)!r} is not one of this version.") from error
+        for name, value in fixed.items():
+            if value != now["config"]["training"][name]:
+                raise PolycovError(f"Cannot go on with {str(self.folder)!r}: its {name} was {value!r}.")
+
+    def _write_config(self) -> None:
         if self.accelerator.is_main_process:
-            write_config(self.folder, now)
+            write_config(self.folder, self.description)
+
+    def _tell(self) -> None:
         model = self.model
         stage = "last layer" if model.backbone.stage is None else f"stage {model.backbone.stage}"
         locations = model.backbone.locations(self.preprocessing.size)
@@ -175,8 +223,11 @@ class _Start:
         network: nn.Module = Head(self.model) if self.frozen else self.model
         trainer = Trainer(self.model, network, feed, self.config.training, self.folder, self.accelerator, self.console)
         trainer.resume()
+        self._write_config()  # now that nothing asked for is impossible
         trainer.train()
         self.chosen = trainer.progress["best"] or {"epoch": self.config.training.epochs}
+        if len(self.data["val"]):
+            self.val = {"val": trainer.score("val")}
         return trainer.score("test")
 
     def _fit_to_data(self, feed: Feed) -> None:
@@ -202,6 +253,7 @@ class _Start:
     def probe(self) -> Scores:
         """Solves for reduction and classifier, and measures on the test part."""
         feed = self._feed()
+        self._write_config()
         features, model, data = self.features, self.model.cpu(), self.data
         if features is None:
             raise PolycovError("The probe needs the features of a frozen backbone.")
@@ -249,9 +301,8 @@ def build_model(config: Config, classes: int, size: int) -> Model:
 
 def _accelerator(config: Config) -> Accelerator:
     AcceleratorState._reset_state()  # an earlier run in this process may have had another precision
-    handlers = [DistributedDataParallelKwargs(broadcast_buffers=False)]  # they are the same everywhere
     try:
-        return Accelerator(mixed_precision=config.training.precision, kwargs_handlers=handlers)
+        return Accelerator(mixed_precision=config.training.precision)
     except ValueError as error:
         raise PolycovError(f"Cannot train in {config.training.precision} here: {error}") from error
 
@@ -260,20 +311,35 @@ def _folder(folder: Path | None, config: Config, resume: bool, accelerator: Acce
     """The folder of the run; a new one must not have a run in it."""
     if folder is None:
         stem = f"{Path(config.data.data).name or 'data'}-{config.model.pool.partition('|')[0].strip()}"
-        chosen = [next(p for i in range(1, 10**6) if not (p := Path("runs") / f"{stem}-{i}").exists())]
+        chosen = [_new_folder(stem)] if accelerator.is_main_process else [Path()]
         folder = broadcast_object_list(chosen)[0] if accelerator.num_processes > 1 else chosen[0]
     elif resume and not (folder / "config.json").is_file():
         raise PolycovError(f"There is no run to go on with in {str(folder)!r}.")
-    elif not resume and (folder / "config.json").is_file():
+    elif not resume and any((folder / name).is_file() for name in ("config.json", "checkpoint.safetensors")):
         raise PolycovError(f"There is a run in {str(folder)!r} already. Go on with it: polycov train --resume {folder}")
     accelerator.wait_for_everyone()
+    folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def _new_folder(stem: str) -> Path:
+    """A folder in runs that was not there; two processes never get the same."""
+    for number in itertools.count(1):
+        folder = Path("runs") / f"{stem}-{number}"
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return folder
+    raise AssertionError  # not reached
 
 
 def _last_words(folder: Path) -> str:
     """The result of a finished run."""
-    last = list(json_lines(folder / "metrics.jsonl"))[-1]
-    found = f"test accuracy {last['test_accuracy']:.2%} (95 %: {last['low']:.1%} to {last['high']:.1%})"
+    last = next((row for row in json_lines(folder / "metrics.jsonl") if "test_accuracy" in row), None)
+    if last is None:
+        return ""
+    found = f": test accuracy {last['test_accuracy']:.2%} (95 %: {last['low']:.1%} to {last['high']:.1%})"
     chosen = f", validation {last['val_accuracy']:.2%}" if last.get("val_accuracy") is not None else ""
     return f"{found} on {last['pictures']} pictures{chosen}"
 

@@ -1,0 +1,286 @@
+"""A comparison on disk, and the work on it by any number of processes."""
+
+import hashlib
+import json
+import os
+import shlex
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.live import Live
+from rich.markup import escape
+from rich.table import Table
+
+from polycov.backbones import Backbone, fixed_size
+from polycov.bench.measure import hardware
+from polycov.compare.command import Compare
+from polycov.compare.grid import Setting, grid, parse_dims, parse_methods
+from polycov.compare.measure import Reduced, probe, trained
+from polycov.data.check import look_for_broken, without_broken
+from polycov.data.images import ImageData, check
+from polycov.data.read import read_data
+from polycov.data.transforms import Preprocessing
+from polycov.errors import PolycovError
+from polycov.features import LocalFeatures, extract
+from polycov.files import append_json_lines, cache_folder, json_lines, lock, read_json, write_json
+from polycov.progress import make_console
+from polycov.report.command import read_study, report
+from polycov.report.gallery import make_gallery
+from polycov.run import versions
+from polycov.train.config import Config, read_recipe
+from polycov.train.start import preprocessing_for
+
+Record = dict[str, Any]
+
+
+def records(folder: Path) -> list[Record]:
+    """Returns the records of a comparison, in order, each setting once."""
+    found = {(row["method"], row["dim"], row["seed"]): row for row in json_lines(folder / "records.jsonl")}
+    return list(found.values())
+
+
+class Comparison:
+    """A comparison: ``config.json`` says of what, and ``records.jsonl`` has a line for each setting that is done.
+
+    Each setting is measured by a process that holds its lock, and its record is appended when it is whole. So a kill
+    costs the settings in flight, and any number of processes can share a grid.
+    """
+
+    def __init__(self, options: Compare) -> None:
+        self.options = options
+        self.methods, self.dims = parse_methods(options.methods), parse_dims(options.dims)
+        for name in ("seeds", "jobs"):
+            if getattr(options, name) < 1:
+                raise PolycovError(f"Expected {name} to be at least 1, got {getattr(options, name)}.")
+        self.console = make_console(quiet=_rank() > 0 or "POLYCOV_JOB" in os.environ)
+        self.cache = cache_folder(options.cache)
+        self.config = _config(options).check()
+        self.channels = self.config.model.channels or 0
+        self.broken: set[str] = set()
+        whole = self._read(0)
+        with lock(self.cache / "checking.lock", wait=True):  # one process looks, the others then know
+            found = look_for_broken(whole, self.cache, self.console, max(options.workers, 1))
+        whole = check(without_broken(whole, found, options.broken, self.console))
+        self.broken = set(found)
+        self.folder = options.out or Path("runs") / f"compare-{whole.name}-{_digest(self._identity(whole))}"
+        self._keep_identity(whole)
+        self.console.print(f"comparison: {self.folder}", soft_wrap=True, markup=False)
+        samples = len(self._read(0)["train"])
+        self.settings = grid(self.methods, self.dims, options.seeds, self.channels, samples)
+        self.features: LocalFeatures | None = None
+
+    def run(self) -> None:
+        """Measures what is not measured yet, and tells the result."""
+        if self.options.head == "probe":
+            self.features = self._extract()
+        helpers = [self._helper() for _ in range(self.options.jobs - 1)]
+        try:
+            self._work()
+        finally:
+            for helper in helpers:
+                helper.wait()
+        if _rank() == 0 and "POLYCOV_JOB" not in os.environ:
+            self._gallery()
+            report([self.folder], self.folder, self.console)
+
+    def _gallery(self) -> None:
+        """Keeps pictures for the page: predictions of the feature that is recommended."""
+        study = read_study(self.folder)
+        if study.recommendation is None:
+            return
+        chosen = study.recommendation.chosen
+        row = next(
+            r for r in records(self.folder) if (r["method"], r["dim"], r["seed"]) == (chosen.method, chosen.dim, 0)
+        )
+        write_json(self.folder / "gallery.json", make_gallery(self._read(0), row["predictions"]))
+
+    def _read(self, seed: int) -> ImageData:
+        """The pictures, with the validation part of a seed; the test part is the same for all."""
+        options = self.options
+        fractions: dict[str, Any] = {"val_fraction": options.val_fraction, "test_fraction": options.test_fraction}
+        data = read_data(options.data, **fractions, val_seed=seed)
+        return data.without(self.broken) if self.broken else data
+
+    def _identity(self, data: ImageData) -> dict[str, Any]:
+        """What all records of a comparison have in common."""
+        plain = self.config.to_dict()
+        for name in ("workers", "split_seed", "val_seed", "broken"):
+            del plain["data"][name]
+        del plain["model"]["pool"], plain["model"]["dim"], plain["training"]["seed"]
+        return {"head": self.options.head, "config": plain, "pictures": data.fingerprint()}
+
+    def _keep_identity(self, data: ImageData) -> None:
+        """Writes what the comparison is of; or refuses to mix it with another."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path, now = self.folder / "config.json", self._identity(data)
+        with lock(self.folder / "config.lock", wait=True):
+            if not path.is_file():
+                more = {"classes": data.classes, "data": data.name, "source": self.options.data, "notes": data.notes}
+                counts = {part: len(samples) for part, samples in data.parts.items()}
+                command = " ".join(["polycov", *map(shlex.quote, sys.argv[1:])])
+                write_json(path, {"identity": now, **more, "counts": counts, "command": command})
+        before = read_json(path)["identity"]
+        if before != json.loads(json.dumps(now)):
+            raise PolycovError(
+                f"{str(self.folder)!r} holds a comparison of other data, backbone or head. Choose another --out."
+            )
+
+    def _helper(self) -> "subprocess.Popen[bytes]":
+        """Starts another process on the same comparison, silent, with its share of the cores."""
+        threads = max(1, (os.cpu_count() or 1) // self.options.jobs)
+        torch.set_num_threads(threads)
+        options = replace(self.options, jobs=1, out=self.folder)
+        flags = [
+            text
+            for name, value in vars(options).items()
+            if name != "data" and value is not None
+            for text in (f"--{name.replace('_', '-')}", str(value))
+        ]
+        environment = {**os.environ, "POLYCOV_JOB": "1", "OMP_NUM_THREADS": str(threads)}
+        return subprocess.Popen([sys.executable, "-m", "polycov", "compare", options.data, *flags], env=environment)
+
+    def _work(self) -> None:
+        """Goes through the grid until all of it is measured, by this process or another."""
+        reduced = Reduced(self.features) if self.features is not None else None
+        (self.folder / "locks").mkdir(exist_ok=True)
+        with Live(console=self.console, refresh_per_second=2, transient=True) as live:
+            while left := self._left(live):
+                made = False
+                for setting in left:
+                    with lock(self.folder / "locks" / setting.key) as mine:
+                        if mine and not self._done(setting):
+                            self._tell(setting, self._measure(setting, reduced))
+                            made = True
+                    if made:
+                        self._left(live)
+                if not made:
+                    time.sleep(0.5)  # other processes have what is left
+
+    def _done(self, setting: Setting) -> bool:
+        return any((r["method"], r["dim"], r["seed"]) == _key(setting) for r in records(self.folder))
+
+    def _left(self, live: Live) -> list[Setting]:
+        """The settings that have no record yet; shows where the comparison is."""
+        found = records(self.folder)
+        done = {(r["method"], r["dim"], r["seed"]) for r in found}
+        left = [setting for setting in self.settings if _key(setting) not in done]
+        live.update(live_table(found, self.settings, left))
+        return left
+
+    def _tell(self, setting: Setting, record: Record) -> None:
+        """A line for each setting, where no live table can be shown."""
+        if not self.console.is_terminal:
+            size = "" if setting.dim is None else f", {setting.dim}"
+            text = f"{setting.method}{size}, seed {setting.seed}: test {record['test_accuracy']:.1%}"
+            self.console.print(text, markup=False)
+
+    def _measure(self, setting: Setting, reduced: Reduced | None) -> Record:
+        start, data = time.time(), self._read(setting.seed)
+        if reduced is not None:
+            record = probe(setting, data, reduced, self.channels)
+        else:
+            record = trained(setting, data, self.config, self.folder / "runs" / setting.key, self.cache)
+        row = {
+            "method": setting.method,
+            "dim": setting.dim,
+            "seed": setting.seed,
+            "head": self.options.head,
+            **record,
+            "seconds": time.time() - start,
+            "threads": torch.get_num_threads(),
+            "hardware": hardware("cpu"),
+            "versions": versions(),
+        }
+        whole = data.everything()
+        number = {whole.name(i): i for i in range(len(whole))}
+        val = [number[data["val"].name(i)] for i in range(len(data["val"]))]
+        (self.folder / "splits").mkdir(exist_ok=True)
+        write_json(self.folder / "splits" / f"{setting.seed}.json", val)
+        with lock(self.folder / "records.lock", wait=True):
+            append_json_lines(self.folder / "records.jsonl", [row])
+        return row
+
+    def _extract(self) -> LocalFeatures:
+        """Local features of all pictures, computed once; one process does, the others wait."""
+        options, data = self.config.data, self._read(0)
+        size = self.options.size or fixed_size(self.options.backbone) or data.side
+        Preprocessing(size, size)
+        wanted = None if self.options.stage == "last" else self.options.stage
+        backbone = Backbone(self.options.backbone, weights=self.options.weights, stage=wanted, size=size)
+        with lock(self.folder / "features.lock", wait=True):
+            prepared = preprocessing_for(options, data, backbone)
+            stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
+            facts = {"stage": stage, "size": size, "locations": backbone.locations(size)}
+            write_json(self.folder / "features.json", facts | {"channels": backbone.num_features})
+            return extract(backbone, data, prepared, self.cache, self.console, workers=options.workers)
+
+
+def live_table(found: list[Record], settings: list[Setting], left: list[Setting]) -> Table:
+    """Returns where a comparison is: test accuracy by method and dimension so far, and the time left."""
+    cells: dict[str, dict[int | None, list[float]]] = {}
+    wanted = {(s.method, s.dim, s.seed) for s in settings}
+    times = []
+    for row in found:
+        if (row["method"], row["dim"], row["seed"]) in wanted:
+            cells.setdefault(row["method"], {}).setdefault(row["dim"], []).append(row["test_accuracy"])
+            times.append(row["seconds"])
+    dims = sorted({s.dim for s in settings if s.dim is not None})
+    done = len(settings) - len(left)
+    remaining = f", about {len(left) * sum(times) / len(times) / 60:.0f} min left" if times and left else ""
+    table = Table(title=f"test accuracy, {done} of {len(settings)} settings{remaining}")
+    table.add_column("method")
+    for dim in (None, *dims):
+        table.add_column("own size" if dim is None else str(dim), justify="right")
+    for method in dict.fromkeys(s.method for s in settings):
+        values = [cells.get(method, {}).get(dim) for dim in (None, *dims)]
+        table.add_row(escape(method), *(f"{sum(v) / len(v):.1%} ({len(v)})" if v else "" for v in values))
+    return table
+
+
+def _key(setting: Setting) -> tuple[str, int | None, int]:
+    return (setting.method, setting.dim, setting.seed)
+
+
+def _rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _config(options: Compare) -> Config:
+    """The configuration of a training, of which a probe takes the data and the model."""
+    base = read_recipe(options.recipe) if options.recipe is not None else Config()
+    probing = options.head == "probe"
+    channels = options.channels if options.channels is not None else 128 if probing else 256
+    size = base.data.size if options.size is None else options.size
+    return Config(
+        replace(
+            base.data,
+            data=options.data,
+            size=size,
+            val_fraction=options.val_fraction,
+            test_fraction=options.test_fraction,
+            broken=options.broken,
+            workers=options.workers,
+        ),
+        replace(
+            base.model,
+            backbone=options.backbone,
+            weights=options.weights,
+            stage=options.stage,
+            channels=channels,
+        ),
+        replace(
+            base.training,
+            probe=probing,
+            freeze=options.head == "train",
+            epochs=options.epochs if options.epochs is not None else base.training.epochs,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""From the records of a comparison to tables, figures and a page."""

@@ -1,0 +1,241 @@
+"""What the records of a comparison say: means with errors, paired differences, a recommendation."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polycov.compare.grid import FEWER
+from polycov.compare.measure import unpack
+
+Record = dict[str, Any]
+Array = np.ndarray[Any, Any]
+RESAMPLES = 2000
+UNCOMPRESSED = "isqrt-cov"
+
+
+@dataclass(frozen=True)
+class Point:
+    """A method at a size, over its seeds.
+
+    Attributes:
+        method: name.
+        dim: asked for; None where the method has its own.
+        dimensions: of the feature.
+        channels: before the pool.
+        bytes: of a feature in float32.
+        seeds: how many.
+        test: mean test accuracy.
+        test_error: its standard error over seeds; NaN for one seed.
+        val: mean validation accuracy.
+        val_error: its standard error.
+        pool_ms: median time of pooling a picture; None where it was not measured.
+        kernel_error: root mean square over seeds; None where there is nothing to compare with.
+    """
+
+    method: str
+    dim: int | None
+    dimensions: int
+    channels: int
+    bytes: int
+    seeds: int
+    test: float
+    test_error: float
+    val: float
+    val_error: float
+    pool_ms: float | None
+    kernel_error: float | None
+
+    @property
+    def label(self) -> str:
+        """Method and size in words."""
+        return f"{method_title(self.method)}, {self.dimensions} dimensions"
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Returns the standard error of a mean; NaN for a single value.
+
+    Example:
+        >>> standard_error([1.0, 2.0, 3.0])
+        0.5773502691896258
+    """
+    return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+
+
+def by_setting(records: Sequence[Record]) -> dict[tuple[str, int | None], list[Record]]:
+    """Returns the records of each method and dimension, by seed."""
+    groups: dict[tuple[str, int | None], list[Record]] = {}
+    for row in sorted(records, key=lambda row: row["seed"]):
+        groups.setdefault((row["method"], row["dim"]), []).append(row)
+    return groups
+
+
+def points(records: Sequence[Record]) -> list[Point]:
+    """Returns a point for each method and dimension, in the order of the records."""
+    order = list(dict.fromkeys(row["method"] for row in records))
+    made = []
+    for (method, dim), rows in by_setting(records).items():
+        test, val = ([row[f"{part}_accuracy"] for row in rows] for part in ("test", "val"))
+        times = [row["pool_ms"] for row in rows if row.get("pool_ms") is not None]
+        errors = [row["kernel_error"] ** 2 for row in rows if row.get("kernel_error") is not None]
+        first = rows[0]
+        made.append(
+            Point(
+                method,
+                dim,
+                first["dimensions"],
+                first["channels"],
+                first["bytes"],
+                len(rows),
+                float(np.mean(test)),
+                standard_error(test),
+                float(np.mean(val)),
+                standard_error(val),
+                float(np.median(times)) if times else None,
+                math.sqrt(np.mean(errors)) if errors else None,
+            )
+        )
+    return sorted(made, key=lambda point: (order.index(point.method), point.dimensions))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A paired difference of accuracies, with its 95 % interval and p-value by bootstrap.
+
+    Attributes:
+        mean: of one less the other.
+        low: end of the interval.
+        high: end of the interval.
+        p: of there being no difference, two-sided.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p: float
+
+    @property
+    def measurable(self) -> bool:
+        """Whether the interval leaves out 0."""
+        return self.low > 0 or self.high < 0
+
+
+def _right(rows: Sequence[Record], part: str, count: int) -> Array:
+    """Which pictures are right, (seeds, pictures)."""
+    return np.stack([unpack(row[f"{part}_right"], count) for row in rows]).astype(float)
+
+
+def paired_test(one: Sequence[Record], other: Sequence[Record], count: int, seed: int = 0) -> Difference:
+    """Returns the difference of two settings on the same test pictures.
+
+    Pictures and seeds are both drawn anew in each resample, so the interval holds for other pictures and sketches.
+    """
+    chance = np.random.default_rng(seed)
+    a, b = _right(one, "test", count), _right(other, "test", count)
+    means = np.empty(RESAMPLES)
+    for i in range(RESAMPLES):
+        weights = chance.multinomial(count, np.full(count, 1 / count)) / count
+        chosen_a, chosen_b = chance.integers(len(a), size=len(a)), chance.integers(len(b), size=len(b))
+        means[i] = (a[chosen_a].mean(0) - b[chosen_b].mean(0)) @ weights
+    return _difference(float(a.mean() - b.mean()), means)
+
+
+def paired_val(
+    one: Sequence[Record], other: Sequence[Record], splits: dict[int, list[int]], seed: int = 0
+) -> Difference:
+    """Returns the difference of two settings on the validation pictures of the seeds that both have.
+
+    A picture that several seeds hold out counts once, with its mean; pictures are drawn anew in each resample.
+    """
+    a, b = ({row["seed"]: row for row in rows} for rows in (one, other))
+    sums: dict[int, list[float]] = {}
+    for number in sorted(a.keys() & b.keys()):
+        pictures = splits[number]
+        gap = _right([a[number]], "val", len(pictures))[0] - _right([b[number]], "val", len(pictures))[0]
+        for picture, value in zip(pictures, gap, strict=True):
+            sums.setdefault(picture, []).append(float(value))
+    values = np.array([np.mean(list_) for list_ in sums.values()])
+    chance = np.random.default_rng(seed)
+    weights = chance.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES) / len(values)
+    return _difference(float(values.mean()), weights @ values)
+
+
+def _difference(mean: float, resampled: Array) -> Difference:
+    low, high = np.quantile(resampled, [0.025, 0.975])
+    p = 2 * min(float((resampled <= 0).mean()), float((resampled >= 0).mean()))
+    return Difference(mean, float(low), float(high), min(max(p, 1 / RESAMPLES), 1.0))
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The smallest feature that is not measurably below the best, on validation.
+
+    Attributes:
+        best: the point of the highest validation accuracy.
+        chosen: the smallest that is not measurably below it.
+        gap: the best less the chosen, on validation.
+    """
+
+    best: Point
+    chosen: Point
+    gap: Difference
+
+    def words(self) -> str:
+        """Returns it in words, with the test accuracies that played no part in it."""
+        chosen, best = self.chosen, self.best
+        text = (
+            f"Use {method_title(chosen.method)} with {chosen.dimensions} dimensions "
+            f"({size_in_words(chosen.bytes)} a picture): {chosen.test:.1%} on the test pictures. "
+        )
+        if chosen == best:
+            return text + "It is the best on validation, and everything smaller is measurably below it."
+        return text + (
+            f"The best on validation is {best.label} ({best.test:.1%} on the test), but the difference there, "
+            f"{100 * self.gap.mean:.1f} points (95 %: {100 * self.gap.low:.1f} to {100 * self.gap.high:.1f}), "
+            f"cannot be told from none, and it is {best.bytes / chosen.bytes:.1f} times the size."
+        )
+
+
+def size_in_words(count: int) -> str:
+    """Returns a number of bytes in words.
+
+    Example:
+        >>> size_in_words(2048), size_in_words(500)
+        ('2 KB', '500 bytes')
+    """
+    if count < 1024:
+        return f"{count} bytes"
+    return f"{count / 1024:.3g} KB" if count < 1024**2 else f"{count / 1024**2:.3g} MB"
+
+
+def recommend(records: Sequence[Record], splits: dict[int, list[int]]) -> Recommendation | None:
+    """Returns the recommendation of a comparison; None if pictures cannot be paired.
+
+    Everything is chosen on validation pictures; the test accuracies are only reported.
+    """
+    groups = by_setting([row for row in records if row.get("val_right")])
+    found = [point for point in points(records) if (point.method, point.dim) in groups]
+    if not found:
+        return None
+    best = max(found, key=lambda point: point.val)
+    for point in sorted(found, key=lambda point: (point.bytes, -point.val)):
+        gap = paired_val(groups[best.method, best.dim], groups[point.method, point.dim], splits)
+        if point == best or gap.low <= 0:
+            return Recommendation(best, point, gap)
+    return None
+
+
+def against_uncompressed(records: Sequence[Record], count: int) -> dict[tuple[str, int | None], Difference]:
+    """Returns the test accuracy of each setting less that of uncompressed isqrt-cov, paired by picture."""
+    groups = by_setting([row for row in records if row.get("test_right")])
+    full = groups.get((UNCOMPRESSED, None))
+    if full is None:
+        return {}
+    return {key: paired_test(rows, full, count) for key, rows in groups.items() if key != (UNCOMPRESSED, None)}
+
+
+def method_title(method: str) -> str:
+    """Returns the name of a method as a reader meets it."""
+    return "isqrt-cov on fewer channels" if method == FEWER else method
