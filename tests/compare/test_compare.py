@@ -96,6 +96,16 @@ def test_other_heads_train(trees: Path, tmp_path: Path, head: str) -> None:
     assert (tmp_path / "cmp" / "runs" / "ipccp-ts_16_0" / "model.safetensors").is_file()
 
 
+def test_the_processes_of_a_launcher_share_a_comparison(trees: Path, tmp_path: Path) -> None:
+    given = [*TINY[:-4], "--methods", "average,gem,ipccp-ts", "--dims", "8,16", "--seeds", "1", "--epochs", "1"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "polycov"]
+    command = [*launcher, "compare", str(trees), *given, "--head", "train", "--out", str(tmp_path / "cmp")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert len(results(tmp_path / "cmp")) == 4
+    assert done.stdout.count("report.html") == 1  # one of them tells
+
+
 def fails(*arguments: str | Path) -> str:
     with pytest.raises(SystemExit) as stopped:
         main([str(argument) for argument in arguments])

@@ -38,7 +38,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = read_data(str(write_data(folder / "trees")))
     said = np.array(data["test"].labels)
     said[0] = 1
-    gap = Difference(-0.1, -0.12, -0.08, 0.001)
+    gap = Difference(-0.1, -0.12, -0.08, 0.001, -0.11)
     study = Study(
         "trees",
         3,

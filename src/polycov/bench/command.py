@@ -7,7 +7,6 @@ from typing import Literal
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
 from polycov.bench import tables
@@ -16,6 +15,7 @@ from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import hardware, slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, STEP_BACKBONES, Row, Shape
 from polycov.errors import PolycovError
+from polycov.progress import make_console, make_progress
 
 What = Literal["methods", "dims", "growth", "routes", "step", "ideas"]
 
@@ -76,9 +76,7 @@ def run(options: Bench) -> None:
         options.device,
     )
     options.out.mkdir(parents=True, exist_ok=True)
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=140)
+    console = make_console()
     console.print(f"{hardware(options.device)}; torch {torch.__version__}; {options.dtype}; {options.rounds} rounds")
     for what in options.what:
         rows = RUNS[what](options, shape, console)
@@ -99,14 +97,9 @@ def _write(options: Bench, what: str, rows: list[Row]) -> Path:
     return path
 
 
-def _progress(console: Console) -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True)
-
-
 def _methods(options: Bench, shape: Shape, console: Console) -> list[Row]:
     names = [PLAIN, *options.methods]
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         task = progress.add_task("methods", total=2 * (options.rounds + 1) + (8 if options.paper else 0))
         rows = tables.measure(shape, names, options.rounds, lambda: progress.advance(task), memory=True)
         if options.paper:  # few rounds, beside the reference: it is some sixty times slower
@@ -137,7 +130,7 @@ def _ratio(row: Row) -> str:
 
 
 def _dims(options: Bench, shape: Shape, console: Console) -> list[Row]:
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         task = progress.add_task("dimensions", total=4 * (options.rounds + 1))
         rows = list(tables.dims(shape, options.rounds, lambda: progress.advance(task)))
     table = Table("method", "mode", "D", "ms", f"× D={tables.DIMS[0]}")
@@ -150,7 +143,7 @@ def _dims(options: Bench, shape: Shape, console: Console) -> list[Row]:
 
 def _growth(options: Bench, shape: Shape, console: Console) -> list[Row]:
     rounds = max(options.rounds // 3, 1)
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         task = progress.add_task("growth", total=2 * (rounds + 1) * sum(map(len, GROWTH.values())))
         rows = list(tables.growth(shape, rounds, lambda: progress.advance(task)))
     for size in GROWTH:
@@ -166,7 +159,7 @@ def _growth(options: Bench, shape: Shape, console: Console) -> list[Row]:
 
 def _routes(options: Bench, shape: Shape, console: Console) -> list[Row]:
     rounds = max(options.rounds // 2, 1)
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         task = progress.add_task("routes", total=2 * (rounds + 1) * len(ROUTE_GRID))
         rows = list(tables.routes(shape, rounds, lambda: progress.advance(task)))
     table = Table("mode", "N", "C", "covariance ms", "gram ms", "chosen", "chosen / best")
@@ -182,7 +175,7 @@ def _routes(options: Bench, shape: Shape, console: Console) -> list[Row]:
 
 def _step(options: Bench, shape: Shape, console: Console) -> list[Row]:
     rounds = max(options.rounds // 5, 1)
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         task = progress.add_task("training steps", total=(rounds + 1) * len(STEP_BACKBONES))
         rows = list(tables.whole_steps(shape, rounds, lambda: progress.advance(task)))
     table = Table("backbone", "map", "pooling", "seconds a step", "pooling ms", "share of the plain step")
@@ -195,7 +188,7 @@ def _step(options: Bench, shape: Shape, console: Console) -> list[Row]:
 
 
 def _ideas(options: Bench, shape: Shape, console: Console) -> list[Row]:
-    with _progress(console) as progress:
+    with make_progress(console) as progress:
         total = (options.rounds + 1) * (GROUPS + (2 if options.compile else 0))
         task = progress.add_task("ideas", total=total)
         rows = list(ideas(shape, options.rounds, lambda: progress.advance(task), options.compile))

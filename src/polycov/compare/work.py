@@ -53,11 +53,12 @@ class Comparison:
 
     def __init__(self, options: Compare) -> None:
         self.options = options
+        self.leads = _leave_group() == 0 and "POLYCOV_JOB" not in os.environ
         self.methods, self.dims = parse_methods(options.methods), parse_dims(options.dims)
         for name in ("seeds", "jobs"):
             if getattr(options, name) < 1:
                 raise PolycovError(f"Expected {name} to be at least 1, got {getattr(options, name)}.")
-        self.console = make_console(quiet=_rank() > 0 or "POLYCOV_JOB" in os.environ)
+        self.console = make_console(quiet=not self.leads)
         self.cache = cache_folder(options.cache)
         self.config = _config(options).check()
         self.channels = self.config.model.channels or 0
@@ -84,7 +85,7 @@ class Comparison:
         finally:
             for helper in helpers:
                 helper.wait()
-        if _rank() == 0 and "POLYCOV_JOB" not in os.environ:
+        if self.leads:
             self._gallery()
             report([self.folder], self.folder, self.console)
 
@@ -190,6 +191,8 @@ class Comparison:
             "dim": setting.dim,
             "seed": setting.seed,
             "head": self.options.head,
+            "data": self.options.data,
+            "backbone": self.options.backbone,
             **record,
             "seconds": time.time() - start,
             "threads": torch.get_num_threads(),
@@ -246,8 +249,17 @@ def _key(setting: Setting) -> tuple[str, int | None, int]:
     return (setting.method, setting.dim, setting.seed)
 
 
-def _rank() -> int:
-    return int(os.environ.get("LOCAL_RANK", "0"))
+def _leave_group() -> int:
+    """Returns the rank among the processes of a launcher, and leaves their group: each measures settings of its own.
+
+    With GPUs, each takes one.
+    """
+    rank, local = int(os.environ.get("RANK", "0")), os.environ.get("LOCAL_RANK")
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        os.environ.pop(name, None)
+    if local is not None:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", local)
+    return rank
 
 
 def _digest(value: Any) -> str:

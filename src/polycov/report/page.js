@@ -24,7 +24,7 @@ function niceTicks(low, high, log) {
   if (log) {
     const found = [];
     for (let e = Math.floor(Math.log10(low)) - 1; e <= Math.ceil(Math.log10(high)); e++)
-      for (const m of high / low > 30 ? [1, 3] : [1, 2, 5]) {
+      for (const m of high / low > 30 ? [1, 3] : high / low > 8 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 6, 8]) {
         const v = m * 10 ** e;
         if (v >= low * 0.999 && v <= high * 1.001) found.push(v);
       }
@@ -40,7 +40,7 @@ function niceTicks(low, high, log) {
 function draw(box, points, axis, hidden, y) {
   box.textContent = "";
   const shown = points.filter((p) => !hidden.has(p.method) && axis.value(p) != null && y.value(p) != null);
-  const W = 960, H = 420, L = 56, R = 20, T = 14, B = 54;
+  const W = Math.max(320, Math.min(1100, box.clientWidth || 960)), H = W < 600 ? 300 : 420, L = 56, R = 20, T = 14, B = 54;
   const svg = make(box, "svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": y.label + " against " + axis.label });
   if (!shown.length) { make(svg, "text", { x: W / 2, y: H / 2, "text-anchor": "middle" }, "Nothing to show."); return; }
   const xs = shown.map(axis.value), lows = shown.map((p) => y.value(p) - (y.error(p) || 0)), highs = shown.map((p) => y.value(p) + (y.error(p) || 0));
@@ -142,5 +142,7 @@ document.querySelectorAll("article").forEach((article) => {
     legend.appendChild(button);
   }
   article.querySelectorAll("table.sortable").forEach(sortable);
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; redraw(); } });
   redraw();
 });
