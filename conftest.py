@@ -14,5 +14,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 
 @pytest.fixture(autouse=True)
-def _doctest_names(doctest_namespace: dict[str, object]) -> None:
+def _repeatable(doctest_namespace: dict[str, object]) -> None:
+    torch.manual_seed(0)
     doctest_namespace.update(torch=torch, math=math, polycov=polycov)

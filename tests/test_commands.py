@@ -214,6 +214,25 @@ def test_embedding_a_spec_is_the_pool_on_the_backbone(trees: Path, tmp_path: Pat
         np.testing.assert_allclose(feature, expected, rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_embedding_as_int8_keeps_a_scale_for_each_picture(trees: Path, tmp_path: Path, kind: str) -> None:
+    given = ["embed", SPEC, str(trees / "test"), "--format", kind, "--size", "64", "--stage", "2", "--workers", "0"]
+    main([*given, "-o", str(tmp_path / "whole")])
+    main([*given, "-o", str(tmp_path / "small"), "--dtype", "int8"])
+    if kind == "npz":
+        (file,) = (tmp_path / "small").glob("*.npz")
+        found, exact = np.load(file), read_npz(tmp_path / "whole")
+        names, features, scales = found["names"], found["features"], found["scales"]
+    else:
+        found, exact = pq.read_table(tmp_path / "small"), read_parquet(tmp_path / "whole")
+        names, scales = found["name"].to_pylist(), found["scale"].to_numpy()
+        features = np.array(found["feature"].to_pylist(), dtype=np.int8)
+    assert features.dtype == np.int8
+    assert list(names) == list(exact)
+    for feature, scale, wanted in zip(features, scales, exact.values(), strict=True):
+        np.testing.assert_allclose(feature * scale, wanted, atol=0.501 * scale, rtol=0)
+
+
 def test_embedding_a_run_goes_on_after_a_stop_and_shares_the_work(finished: Path, trees: Path, tmp_path: Path) -> None:
     out = tmp_path / "features"
     arguments = ["embed", str(finished), str(trees), "-o", str(out), "--shard", "5", "--workers", "0"]

@@ -31,6 +31,7 @@ from polycov.methods import list_methods
 from polycov.model import Model
 from polycov.progress import make_console, make_progress
 from polycov.run import load_run
+from polycov.store import Stored, store
 from polycov.weights import OFFLINE_BACKBONE
 
 Format = Literal["auto", "parquet", "npz"]
@@ -51,8 +52,8 @@ class Embed:
     """Folder for the shards."""
     format: Format = "auto"
     """parquet (columns name and feature) or npz (arrays names and features); auto: parquet if pyarrow is there."""
-    dtype: Literal["float32", "float16"] = "float32"
-    """Of the features on disk."""
+    dtype: Stored = "float32"
+    """Of the features on disk; int8 comes with a column or array of scales, by which a feature is multiplied."""
     shard: int = 1024
     """Pictures in a shard."""
     batch_size: int = 16
@@ -260,29 +261,41 @@ def _make(
 
     kept: list[str] = []
     features: list[np.ndarray[Any, Any]] = []
+    scales: list[np.ndarray[Any, Any]] = []
     with torch.inference_mode():
         for images, _, numbers in load(samples, preprocessing, batches, options.workers, skip):
             if len(numbers):
                 vectors = model.embed(images.to(options.device, memory_format=torch.channels_last))
-                features.append(vectors.to(getattr(torch, options.dtype)).cpu().numpy())
+                codes, scale = store(vectors.cpu(), options.dtype)
+                features.append(codes.numpy())
+                scales += [] if scale is None else [scale.numpy()]
                 kept += [names[int(i)] for i in numbers]
             tick(len(images))
     empty = np.zeros((0, model.pool.out_features), dtype=options.dtype)
-    write(path, lambda beside: _fill(beside, path.suffix, kept, np.concatenate([empty, *features])))
+    scale_of_each = np.concatenate([np.zeros(0, np.float32), *scales]) if options.dtype == "int8" else None
+    write(path, lambda beside: _fill(beside, path.suffix, kept, np.concatenate([empty, *features]), scale_of_each))
     if unread:
         with lock(path.parent / "_list.lock", wait=True):
             rows = [{"picture": name, "reason": reason} for name, reason in unread.items()]
             append_json_lines(path.parent / "_broken.jsonl", rows)
 
 
-def _fill(path: Path, kind: str, names: list[str], features: "np.ndarray[Any, Any]") -> None:
+def _fill(
+    path: Path, kind: str, names: list[str], features: "np.ndarray[Any, Any]", scales: "np.ndarray[Any, Any] | None"
+) -> None:
     if kind == ".npz":
+        arrays: dict[str, Any] = {"names": np.array(names, dtype=str), "features": features}
+        if scales is not None:
+            arrays["scales"] = scales
         with path.open("wb") as file:
-            np.savez(file, names=np.array(names, dtype=str), features=features)
+            np.savez(file, **arrays)
         return
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     column = pa.FixedSizeListArray.from_arrays(pa.array(features.reshape(-1)), features.shape[1])
     texts = [os.fsencode(name).decode("utf-8", "replace") for name in names]
-    pq.write_table(pa.table({"name": pa.array(texts, pa.string()), "feature": column}), path)
+    table = {"name": pa.array(texts, pa.string()), "feature": column}
+    if scales is not None:
+        table["scale"] = pa.array(scales)
+    pq.write_table(pa.table(table), path)

@@ -55,11 +55,14 @@ def test_a_comparison_is_complete_goes_on_and_grows(
     both = results(tmp_path / "cmp")
     assert len(both) == 16
     assert {key: both[key] for key in first} == first
+    for record in json_lines(tmp_path / "cmp" / "records.jsonl"):
+        assert record["stored"]["float16"] == pytest.approx(record["test_accuracy"], abs=0.06)  # one of 18 pictures
     row = next(iter(json_lines(tmp_path / "cmp" / "records.jsonl")))
     for name in ("spec", "seed", "val_accuracy", "test_accuracy", "pool_ms", "bytes", "versions", "hardware", "head"):
         assert row[name] is not None, name
     out = capsys.readouterr().out
     assert "Use " in out
+    assert "a quarter of the bytes as int8" in " ".join(out.split())
     assert "report.html" in out
     for file in ("report.html", "tables/comparison.csv", "tables/comparison.tex", "figures/accuracy-dimensions.svg"):
         assert (tmp_path / "cmp" / file).stat().st_size > 500, file
@@ -93,14 +96,18 @@ def test_other_heads_train(trees: Path, tmp_path: Path, head: str) -> None:
     given = [*TINY[:-4], "--methods", "average,ipccp-ts", "--dims", "16", "--seeds", "1", "--epochs", "1"]
     main(["compare", str(trees), *given, "--head", head, "--out", str(tmp_path / "cmp")])
     assert set(results(tmp_path / "cmp")) == {("average", None, 0), ("ipccp-ts", 16, 0)}
+    assert all(row["pool_ms"] > 0 for row in json_lines(tmp_path / "cmp" / "records.jsonl"))
     assert (tmp_path / "cmp" / "runs" / "ipccp-ts_16_0" / "model.safetensors").is_file()
 
 
-def test_the_processes_of_a_launcher_share_a_comparison(trees: Path, tmp_path: Path) -> None:
+def test_the_processes_of_accelerate_launch_share_a_comparison(trees: Path, tmp_path: Path) -> None:
     given = [*TINY[:-4], "--methods", "average,gem,ipccp-ts", "--dims", "8,16", "--seeds", "1", "--epochs", "1"]
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "polycov"]
+    several = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
+    several += ["--dynamo_backend", "no", "--main_process_port", "0"]
+    launcher = [sys.executable, "-m", "accelerate.commands.launch", *several, "-m", "polycov"]
     command = [*launcher, "compare", str(trees), *given, "--head", "train", "--out", str(tmp_path / "cmp")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
     assert done.returncode == 0, done.stderr
     assert len(results(tmp_path / "cmp")) == 4
     assert done.stdout.count("report.html") == 1  # one of them tells

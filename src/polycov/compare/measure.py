@@ -16,6 +16,7 @@ from polycov.features import LocalFeatures
 from polycov.files import json_lines, read_json
 from polycov.methods import create_pool
 from polycov.pool import FirstOrderPool, Pool
+from polycov.store import Stored, restore, store
 from polycov.train.config import Config
 from polycov.train.probe import fit_ridge
 from polycov.vectors.project import Project, StreamingPCA
@@ -23,6 +24,7 @@ from polycov.vectors.project import Project, StreamingPCA
 # What a sketch is a sketch of; the kernel error is against it.
 EXACT = {"monet-2": "mpn-cov", "monet": "g2denet", "ipccp": "isqrt-cov"}
 KERNEL_PICTURES = 256
+STORED: tuple[Stored, ...] = ("float16", "int8")
 BATCH = 64
 
 
@@ -105,8 +107,13 @@ def probe(setting: Setting, data: ImageData, reduced: Reduced, channels: int) ->
     seconds = time.perf_counter() - start
     labels = {part: torch.tensor(list(data[part].labels)) for part in parts}
     ridge = fit_ridge(pooled["train"], labels["train"], pooled["val"], labels["val"], len(data.classes))
-    predicted = (pooled["test"] @ ridge.weight + ridge.bias).argmax(1)
+
+    def predict(features: Tensor) -> Tensor:
+        return (features @ ridge.weight + ridge.bias).argmax(1)
+
+    predicted = predict(pooled["test"])
     right = predicted == labels["test"]
+    stored = {dtype: predict(restore(*store(pooled["test"], dtype))) == labels["test"] for dtype in STORED}
     return {
         "spec": pool.spec,
         "channels": pool.channels,
@@ -117,6 +124,7 @@ def probe(setting: Setting, data: ImageData, reduced: Reduced, channels: int) ->
         "strength": ridge.strength,
         "val_accuracy": ridge.val_accuracy,
         "test_accuracy": float(right.double().mean()),
+        "stored": {dtype: float(hits.double().mean()) for dtype, hits in stored.items()},
         "val_right": pack(ridge.val_right),
         "test_right": pack(right),
         **({"predictions": predicted.tolist()} if setting.seed == 0 else {}),
@@ -131,6 +139,17 @@ def kernel_error(setting: Setting, compact: Tensor, tokens: Tensor) -> float | N
     full = apply(create_pool(exact, tokens.shape[-1]), tokens[:KERNEL_PICTURES]).double()
     kernel, sketched = full @ full.mT, compact[:KERNEL_PICTURES].double()
     return float((sketched @ sketched.mT - kernel).norm() / kernel.norm())
+
+
+def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
+    """Returns the milliseconds that pooling a picture takes, the best of several rounds, on random local features."""
+    tokens = torch.randn(BATCH, locations, pool.channels, generator=torch.Generator().manual_seed(0))
+    times = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        apply(pool, tokens)
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times) / BATCH
 
 
 def trained(setting: Setting, data: ImageData, config: Config, folder: Path, cache: Path) -> dict[str, Any]:
@@ -148,7 +167,8 @@ def trained(setting: Setting, data: ImageData, config: Config, folder: Path, cac
     )
     train(config, folder, resume=(folder / "config.json").is_file(), cache=cache)
     last = list(json_lines(folder / "metrics.jsonl"))[-1]
-    pool = load_run(folder).model.pool
+    model = load_run(folder).model
+    pool = model.pool
     said = read_json(folder / "predictions.json")
     right = {part: torch.tensor(said[part]) == torch.tensor(list(data[part].labels)) for part in ("val", "test")}
     return {
@@ -156,6 +176,7 @@ def trained(setting: Setting, data: ImageData, config: Config, folder: Path, cac
         "channels": pool.channels,
         "dimensions": pool.out_features,
         "bytes": 4 * pool.out_features,
+        "pool_ms": pooling_time(pool, model.backbone.locations(model.backbone.size)),
         "val_right": pack(right["val"]),
         "test_right": pack(right["test"]),
         **({"predictions": said["test"]} if setting.seed == 0 else {}),

@@ -13,7 +13,14 @@ from polycov.files import json_lines, read_json
 from polycov.progress import make_console
 from polycov.report.figures import write_figures
 from polycov.report.page import Study, write_page
-from polycov.report.statistics import Record, against_uncompressed, method_title, points, recommend
+from polycov.report.statistics import (
+    Record,
+    against_uncompressed,
+    method_title,
+    points,
+    recommend,
+    storing_in_words,
+)
 from polycov.report.tables import HEAD, gap_in_words, percent, rows, write_csv, write_latex
 
 
@@ -52,6 +59,8 @@ def report(folders: tuple[Path, ...] | list[Path], out: Path, console: Console) 
         console.print(terminal_table(study))
         if study.recommendation is not None:
             console.print(study.recommendation.words(), markup=False)
+        if said := storing_in_words(study.points):
+            console.print(said, markup=False)
         studies.append(study)
     page = out / "report.html"
     write_page(page, studies)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -11,11 +11,29 @@ from typing import Any
 from polycov.errors import PolycovError
 from polycov.files import write
 from polycov.report.figures import colour_of
-from polycov.report.statistics import Difference, Point, Recommendation, method_title, size_in_words
+from polycov.report.statistics import (
+    Difference,
+    Point,
+    Recommendation,
+    method_title,
+    size_in_words,
+    storing_in_words,
+)
 from polycov.report.tables import gap_in_words, percent
 
 AXES = (("dimensions", "dimensions"), ("bytes", "bytes"), ("time", "time"))
-HEAD = ("method", "dimensions", "bytes", "test %", "validation %", "minus isqrt-cov", "ms a picture", "kernel error %")
+HEAD = (
+    "method",
+    "dimensions",
+    "bytes",
+    "test %",
+    "validation %",
+    "minus isqrt-cov",
+    "ms a picture",
+    "kernel error %",
+    "as float16",
+    "as int8",
+)
 HEADS = {
     "probe": "a closed-form probe on the frozen backbone.",
     "train": "the layers on top of the frozen backbone are trained.",
@@ -108,6 +126,7 @@ def _part(study: Study) -> dict[str, Any]:
         "head_words": HEADS[study.head],
         "words": recommendation.words() if recommendation else "No recommendation: the records cannot be paired.",
         "has_kernel": any(point.kernel_error is not None for point in study.points),
+        "storing": storing_in_words(study.points),
         "table": {"head": HEAD, "rows": [_row(study, point) for point in study.points]},
         "gallery": study.gallery,
         "gallery_of": chosen.label if chosen else "",
@@ -117,7 +136,6 @@ def _part(study: Study) -> dict[str, Any]:
 
 def _row(study: Study, point: Point) -> dict[str, Any]:
     gap = study.differences.get((point.method, point.dim))
-    time, error = point.pool_ms, point.kernel_error
     cells = [
         (method_title(point.method), method_title(point.method)),
         (point.dimensions, str(point.dimensions)),
@@ -125,8 +143,15 @@ def _row(study: Study, point: Point) -> dict[str, Any]:
         (point.test, percent(point.test, point.test_error)),
         (point.val, percent(point.val, point.val_error)),
         (gap.mean if gap else "", gap_in_words(gap)),
-        ("" if time is None else time, "" if time is None else f"{time:.2f}"),
-        ("" if error is None else error, "" if error is None else f"{100 * error:.1f}"),
+        _cell(point.pool_ms, lambda time: f"{time:.2f}"),
+        _cell(point.kernel_error, lambda error: f"{100 * error:.1f}"),
+        _cell(point.float16, lambda change: f"{100 * change:+.2f}"),
+        _cell(point.int8, lambda change: f"{100 * change:+.2f}"),
     ]
     made = [{"value": value, "text": text} for value, text in cells]
     return {"method": method_title(point.method), "colour": _colours(study)[point.method], "cells": made}
+
+
+def _cell(value: float | None, text: Callable[[float], str]) -> tuple[Any, str]:
+    """What a column sorts by, and what it shows; nothing where nothing was measured."""
+    return ("", "") if value is None else (value, text(value))

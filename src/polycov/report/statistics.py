@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from polycov.compare.grid import FEWER
-from polycov.compare.measure import unpack
+from polycov.compare.measure import STORED, unpack
 
 Record = dict[str, Any]
 Array = np.ndarray[Any, Any]
@@ -33,6 +33,8 @@ class Point:
         val_error: its standard error.
         pool_ms: median time of pooling a picture; None where it was not measured.
         kernel_error: root mean square over seeds; None where there is nothing to compare with.
+        float16: mean change of the test accuracy when test features are stored as float16; None if not measured.
+        int8: the same as int8.
     """
 
     method: str
@@ -47,6 +49,8 @@ class Point:
     val_error: float
     pool_ms: float | None
     kernel_error: float | None
+    float16: float | None = None
+    int8: float | None = None
 
     @property
     def label(self) -> str:
@@ -95,9 +99,29 @@ def points(records: Sequence[Record]) -> list[Point]:
                 standard_error(val),
                 float(np.median(times)) if times else None,
                 math.sqrt(np.mean(errors)) if errors else None,
+                *(_change(rows, dtype) for dtype in STORED),
             )
         )
     return sorted(made, key=lambda point: (order.index(point.method), point.dimensions))
+
+
+def _change(rows: Sequence[Record], dtype: str) -> float | None:
+    """The mean change of the test accuracy when features are stored in a dtype."""
+    gaps = [row["stored"][dtype] - row["test_accuracy"] for row in rows if "stored" in row]
+    return float(np.mean(gaps)) if gaps else None
+
+
+def storing_in_words(found: Sequence[Point]) -> str:
+    """Returns what storing features in fewer bytes costs, over all settings; empty if it was not measured."""
+    parts = []
+    for dtype, share in zip(STORED, ("half", "a quarter of"), strict=True):
+        changes = [value for point in found if (value := getattr(point, dtype)) is not None]
+        if not changes:
+            return ""
+        low, high = 100 * min(changes), 100 * max(changes)
+        mean = 100 * float(np.mean(changes))
+        parts.append(f"{share} the bytes as {dtype}: {mean:+.2f} points on average ({low:+.2f} to {high:+.2f})")
+    return f"What storing the features in fewer bytes does to the test accuracy: {'; '.join(parts)}."
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,8 @@ HEAD = (
     "p",
     "pool_ms",
     "kernel_error",
+    "float16_change",
+    "int8_change",
 )
 
 
@@ -48,6 +50,8 @@ def rows(points: Sequence[Point], differences: dict[tuple[str, int | None], Diff
                 *numbers,
                 point.pool_ms,
                 point.kernel_error,
+                point.float16,
+                point.int8,
             ]
         )
     return made
