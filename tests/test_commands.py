@@ -87,7 +87,7 @@ MISTAKES = {
     "small pictures": (["train", "--data", "TREES", *TINY, "--size", "4"], "Expected size of pictures from 8"),
     "no epochs": (["train", "--data", "TREES", "--epochs", "0"], "Expected epochs to be at least 1, got 0"),
     "evaluate nothing": (["evaluate", "nowhere"], "There is no run 'nowhere'"),
-    "evaluate no run": (["evaluate", "TREES"], "is not a run: it has no config.json"),
+    "evaluate no run": (["evaluate", "TREES"], "is neither a run nor a model: it has no config.json"),
     "predict nothing": (["predict", "RUN", "nowhere.jpg"], "There is no picture 'nowhere.jpg'"),
     "predict no picture": (["predict", "RUN"], "Expected pictures"),
     "embed nothing": (["embed", "ipccp-ts", "nowhere.jpg", *TINY], "There is no picture 'nowhere.jpg'"),

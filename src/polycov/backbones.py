@@ -4,13 +4,16 @@ import difflib
 import importlib
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from polycov.errors import PolycovError
 from polycov.weights import OFFLINE_BACKBONE, load_exactly, offline_weights, read_weights, rename_in_order
+
+if TYPE_CHECKING:
+    from polycov.data.transforms import Preprocessing
 
 ENOUGH_LOCATIONS = 100  # for second-order statistics to beat an average
 
@@ -137,12 +140,39 @@ class Backbone(nn.Module):
                 images, indices=[self.stage], stop_early=True, intermediates_only=True, output_fmt="NCHW"
             )
             return features
-        features = self.network.forward_features(images)
-        if features.ndim == 3:
-            return features[:, getattr(self.network, "num_prefix_tokens", 0) :]
-        if getattr(self.network, "output_fmt", "NCHW") == "NHWC":
-            return features.permute(0, 3, 1, 2)
-        return features
+        return as_local(self.network, self.network.forward_features(images))
+
+    @property
+    def license(self) -> str:
+        """The licence of its weights, as the hub abbreviates it; "unknown" of a file, or where timm does not say."""
+        if self.weights == "auto" and self.name == OFFLINE_BACKBONE:
+            return "apache-2.0"
+        known = self.network.pretrained_cfg.get("license") if self.weights in ("auto", "timm") else None
+        return str(known or "unknown")
+
+    def preprocessing(self) -> "Preprocessing":
+        """Returns how pictures are prepared for the network."""
+        from polycov.data.transforms import Preprocessing
+
+        wanted = self.data_config
+        return Preprocessing(
+            self.size,
+            self.size,
+            mean=tuple(wanted["mean"]),
+            std=tuple(wanted["std"]),
+            interpolation=wanted["interpolation"],
+        )
+
+
+def as_local(network: Any, features: Tensor) -> Tensor:
+    """Returns what ``forward_features`` of a network of timm gave as maps (B, C, H, W), or as tokens (B, N, C) without
+    class and register tokens.
+    """
+    if features.ndim == 3:
+        return features[:, getattr(network, "num_prefix_tokens", 0) :]
+    if getattr(network, "output_fmt", "NCHW") == "NHWC":
+        return features.permute(0, 3, 1, 2)
+    return features
 
 
 def fixed_size(name: str) -> int | None:

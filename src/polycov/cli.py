@@ -47,7 +47,7 @@ def _keep_freed_memory() -> None:
 def _parse(arguments: list[str]) -> tuple[Any, Callable[[Any], None]]:
     import tyro
 
-    from polycov import embed, evaluate, listing, predict
+    from polycov import embed, evaluate, export, listing, predict
     from polycov.bench import command as bench
     from polycov.compare import command as compare
     from polycov.report import command as report
@@ -60,6 +60,7 @@ def _parse(arguments: list[str]) -> tuple[Any, Callable[[Any], None]]:
         "train": (train.Train, training, train.run),
         "evaluate": (evaluate.Evaluate, tyro.MISSING_NONPROP, evaluate.run),
         "predict": (predict.Predict, tyro.MISSING_NONPROP, predict.run),
+        "export": (export.Export, tyro.MISSING_NONPROP, export.run),
         "embed": (embed.Embed, tyro.MISSING_NONPROP, embed.run),
         "list": (listing.List, listing.List(), listing.run),
         "bench": (bench.Bench, bench.Bench(), bench.run),

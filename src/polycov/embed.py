@@ -30,7 +30,6 @@ from polycov.files import append_json_lines, json_lines, lock, read_json, write,
 from polycov.methods import list_methods
 from polycov.model import Model
 from polycov.progress import make_console, make_progress
-from polycov.run import load_run
 from polycov.store import Stored, store
 from polycov.weights import OFFLINE_BACKBONE
 
@@ -45,7 +44,7 @@ class Embed:
     """
 
     what: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|METHOD|SPEC")]
-    """A finished run; or a method or spec, for a pool on a backbone that was not trained further."""
+    """A finished run or a saved model; or a method or spec, for a pool on a backbone that was not trained further."""
     images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE…")]
     """Pictures, or folders of pictures."""
     out: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("features")
@@ -128,8 +127,8 @@ def _model(options: Embed) -> tuple[Model, Preprocessing]:
     if (Path(options.what) / "config.json").is_file():
         if options.dim is not None or options.size is not None:
             raise PolycovError("A run has its own dimensions and size: leave out --dim and --size.")
-        loaded = load_run(options.what)
-        model, preprocessing = loaded.model, loaded.preprocessing
+        model = Model.from_pretrained(options.what)
+        preprocessing = model.preprocessing
     elif options.what not in list_methods() and "|" not in options.what and Path(options.what).exists():
         raise PolycovError(f"{options.what!r} is not a run: it has no config.json.")
     else:
@@ -137,14 +136,7 @@ def _model(options: Embed) -> tuple[Model, Preprocessing]:
         size = options.size or fixed_size(options.backbone) or 320
         backbone = Backbone(options.backbone, weights=options.weights, stage=stage, size=size)
         model = Model(backbone, options.what, 1, 0, seed=options.seed, dim=options.dim)
-        wanted = backbone.data_config
-        preprocessing = Preprocessing(
-            size,
-            size,
-            mean=tuple(wanted["mean"]),
-            std=tuple(wanted["std"]),
-            interpolation=wanted["interpolation"],
-        )
+        preprocessing = backbone.preprocessing()
     return model.to(options.device).eval(), preprocessing
 
 

@@ -1,7 +1,7 @@
 """A whole classifier: backbone, reduction, pool, linear layer."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +13,87 @@ from polycov.pool import FirstOrderPool
 from polycov.vectors.buckets import root_two
 from polycov.weights import OFFLINE_BACKBONE, State, load_exactly, read_weights
 
+try:
+    from huggingface_hub import ModelHubMixin
+except ImportError as error:
+    raise PolycovError(f"Models need timm ({error}). Install it with: pip install 'polycov[train]'") from error
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelCard
+
 Reduction = Literal["relu", "linear"]
 
 
-class Model(nn.Module):
-    """Backbone → 1×1 convolution to ``channels``, BatchNorm, ReLU → pool → linear classifier.
+class PoolingHead(nn.Module):
+    """Local features → 1×1 convolution to ``channels``, BatchNorm, ReLU → pool → linear classifier.
+
+    Args:
+        width: channels of the local features.
+        pool: the name of a method, or a spec.
+        num_classes: of the classifier; 0 for none.
+        channels: of the reduction; 0 for none. None: as a probe wants it, none for first-order pools, else 128 or as
+            many as there are.
+        reduction: "relu" as above, or "linear", a 1×1 convolution with bias alone, such as principal components.
+        seed: of the sketches.
+        options: of the method, such as ``dim``.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        pool: str,
+        num_classes: int,
+        channels: int | None = 256,
+        *,
+        reduction: Reduction = "relu",
+        seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if channels is None:
+            first_order = isinstance(create_pool(pool, width, seed=seed, **options), FirstOrderPool)
+            channels = 0 if first_order else min(128, width)
+        self.reduction = _make_reduction(reduction, width, channels)
+        self.pool = create_pool(pool, channels or width, seed=seed, **options)
+        self.classifier: nn.Module = make_classifier(self.pool.out_features, num_classes)
+
+    def reduce(self, features: Tensor) -> Tensor:
+        """Returns local features, maps (B, C, H, W) or tokens (B, N, C), reduced."""
+        if features.ndim == 4 or isinstance(self.reduction, nn.Identity):
+            return self.reduction(features)
+        return self.reduction(features.mT.unsqueeze(-1)).squeeze(-1).mT  # tokens as maps of width 1, and back
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Returns the logits of local features, (B, num_classes)."""
+        return self.classifier(self.pool(self.reduce(features)))
+
+
+def make_classifier(features: int, num_classes: int) -> nn.Module:
+    """Returns a linear layer; or one that does nothing, for 0 classes."""
+    if num_classes == 0:
+        return nn.Identity()
+    return nn.Linear(features, positive_int("the classifier", "num_classes", num_classes))
+
+
+class Model(PoolingHead, ModelHubMixin):
+    """A backbone with a `PoolingHead`.
 
     Args:
         backbone: the source of local features.
         pool: the name of a method, or a spec.
         num_classes: of the classifier.
-        channels: of the reduction; 0 for none. None: as a probe wants it, none for first-order pools, else 128 or as
-            many as the backbone has.
-        reduction: "relu" as above, or "linear", a 1×1 convolution with bias alone, such as principal components.
+        channels: of the reduction; see `PoolingHead`.
+        reduction: "relu" or "linear"; see `PoolingHead`.
         seed: of the sketches.
         options: of the method, such as ``dim``.
+
+    Attributes:
+        classes: their names.
+        preprocessing: how pictures are prepared for it.
+        about: what else its model card says: data, result, license.
     """
+
+    classifier: nn.Linear
 
     def __init__(
         self,
@@ -41,26 +106,14 @@ class Model(nn.Module):
         seed: int = 0,
         **options: Any,
     ) -> None:
-        super().__init__()
+        positive_int("the classifier", "num_classes", num_classes)
+        width = backbone.num_features
+        super().__init__(width, pool, num_classes, channels, reduction=reduction, seed=seed, **options)
         self.backbone = backbone
         self.reduction_has_weights = False  # whether its reduction came with the weights of the backbone
-        width = backbone.num_features
-        if channels is None:
-            first_order = isinstance(create_pool(pool, width, seed=seed, **options), FirstOrderPool)
-            channels = 0 if first_order else min(128, width)
-        self.reduction = _make_reduction(reduction, width, channels)
-        self.pool = create_pool(pool, channels or width, seed=seed, **options)
-        self.classifier = nn.Linear(self.pool.out_features, positive_int("the classifier", "num_classes", num_classes))
-
-    def reduce(self, features: Tensor) -> Tensor:
-        """Returns local features of the backbone, maps (B, C, H, W) or tokens (B, N, C), reduced."""
-        if features.ndim == 4 or isinstance(self.reduction, nn.Identity):
-            return self.reduction(features)
-        return self.reduction(features.mT.unsqueeze(-1)).squeeze(-1).mT  # tokens as maps of width 1, and back
-
-    def classify(self, features: Tensor) -> Tensor:
-        """Returns the logits of local features of the backbone, (B, num_classes)."""
-        return self.classifier(self.pool(self.reduce(features)))
+        self.classes = [str(i) for i in range(num_classes)]
+        self.preprocessing = backbone.preprocessing()
+        self.about: dict[str, Any] = {}
 
     def local_features(self, images: Tensor) -> Tensor:
         """Returns the reduced local features of images: maps (B, C, H, W), or tokens (B, N, C)."""
@@ -86,6 +139,35 @@ class Model(nn.Module):
             return (probabilities + self(images.flip(-1)).softmax(-1)) / 2 if mirror else probabilities
         finally:
             self.train(was_training)
+
+    # Beneath huggingface_hub's save_pretrained, push_to_hub and from_pretrained.
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        from polycov.pretrained import write_pretrained
+
+        write_pretrained(save_directory, self)
+
+    def generate_model_card(self, *args: Any, **kwargs: Any) -> "ModelCard":
+        """Returns the card: data, method, accuracy, licence, and how to use the model."""
+        from polycov.pretrained import model_card
+
+        return model_card(self)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> "Model":
+        """Makes a saved model again, in evaluation mode; no code of the folder is run.
+
+        Args:
+            pretrained_model_name_or_path: a folder written by `save_pretrained`, or of a finished run; or a name on the
+                Hugging Face hub.
+            options: of the download: ``revision``, ``token``, ``cache_dir``, ``force_download``, ``local_files_only``.
+
+        Raises:
+            PolycovError: if there is no such model, it has a pickle, or its arrays do not fit.
+        """
+        from polycov.pretrained import find_pretrained, read_pretrained
+
+        return read_pretrained(find_pretrained(str(pretrained_model_name_or_path), **options))
 
 
 def create_model(

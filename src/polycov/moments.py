@@ -72,8 +72,8 @@ def _power_of_two(tokens: Tensor) -> Tensor:
     """
     tokens = tokens.detach()
     largest = torch.maximum(tokens.amax((1, 2)), -tokens.amin((1, 2)))
-    exponent = torch.frexp(torch.where(largest > 0, largest, 1.0)).exponent
-    return torch.ldexp(torch.ones_like(largest), -exponent.clamp(-120, 120))[:, None, None]
+    exponent = torch.where(largest > 0, largest, 1.0).log2().floor() + 1
+    return torch.exp2(-exponent.clamp(-120, 120))[:, None, None]
 
 
 def scaled_bilinear(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:

@@ -3,7 +3,7 @@
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import tyro
@@ -13,13 +13,17 @@ from polycov.data.layouts import pictures
 from polycov.errors import PolycovError
 from polycov.progress import make_console
 
+if TYPE_CHECKING:
+    from polycov.export import OnnxClassifier
+    from polycov.model import Model
+
 
 @dataclass
 class Predict:
     """Name the five most probable classes of pictures."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """Folder of a finished run."""
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL|FILE.onnx")]
+    """Folder of a finished run or of a saved model, a name on the hub, or a file that polycov export wrote."""
     images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE…")]
     """Pictures, or folders of pictures."""
     mirror: bool = False
@@ -38,14 +42,13 @@ def run(options: Predict) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from polycov.run import load_run
-
     files = picture_files(options.images)
     if options.top < 1:
         raise PolycovError(f"Expected top to be at least 1, got {options.top}.")
-    loaded = load_run(options.run)
+    model = classifier(options.run)
     console, unread = make_console(), 0
-    table = Table("picture", *(f"{i + 1}." for i in range(min(options.top, len(loaded.classes)))))
+    table = Table("picture", *(f"{i + 1}." for i in range(min(options.top, len(model.classes)))))
+    table.columns[0].overflow = "fold"  # the end of a path is what tells pictures apart
     for file in files:
         try:
             image = decode(Image.open(file))
@@ -53,16 +56,27 @@ def run(options: Predict) -> None:
             console.print(f"cannot read {file}: {error}", markup=False, soft_wrap=True)
             unread += 1
             continue
-        probabilities = loaded.model.predict(loaded.preprocessing(image)[None], mirror=options.mirror)[0]
+        probabilities = model.predict(model.preprocessing(image)[None], mirror=options.mirror)[0]
         best = torch.topk(probabilities, len(table.columns) - 1)
         cells = (
-            f"{loaded.classes[i]} {p:.0%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            f"{model.classes[i]} {p:.0%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
         )
         table.add_row(escape(str(file)), *map(escape, cells))
     if table.row_count:
         console.print(table)
     if unread:
         sys.exit(f"polycov: {unread} of {len(files)} pictures could not be read.")
+
+
+def classifier(name: str) -> "Model | OnnxClassifier":
+    """Returns the classifier of a run, a saved model, a name on the hub, or an ONNX file."""
+    if name.endswith(".onnx"):
+        from polycov.export import OnnxClassifier
+
+        return OnnxClassifier(name)
+    from polycov.model import Model
+
+    return Model.from_pretrained(name)
 
 
 def picture_files(given: tuple[Path, ...]) -> list[Path]:

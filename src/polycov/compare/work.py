@@ -31,9 +31,9 @@ from polycov.files import append_json_lines, cache_folder, json_lines, lock, rea
 from polycov.progress import make_console
 from polycov.report.command import read_study, report
 from polycov.report.gallery import make_gallery
-from polycov.run import versions
 from polycov.train.config import Config, read_recipe
 from polycov.train.start import preprocessing_for
+from polycov.versions import versions
 
 Record = dict[str, Any]
 

@@ -22,13 +22,6 @@ class _Step(NamedTuple):
     power: Tensor | None  # G², where it was needed
 
 
-def _shifted(matrix: Tensor, scale: float, constant: float) -> Tensor:
-    """Scale · matrix + constant · I, in one pass over the matrix."""
-    result = matrix * scale
-    result.diagonal(dim1=-2, dim2=-1).add_(constant)
-    return result
-
-
 def _iterate(matrix: Tensor, iterations: int, inverse: bool, tape: list[_Step] | None = None) -> Tensor:
     """Runs the iteration two steps at a time, and writes what the derivative needs on the tape, if there is one.
 
@@ -36,14 +29,15 @@ def _iterate(matrix: Tensor, iterations: int, inverse: bool, tape: list[_Step] |
     G = T(M) T(M T(M)²) = (36 I − 39 M + 27 M² − 9 M³ + M⁴)/16, which takes two products.
     """
     sizes = [2] * (iterations // 2) + [1] * (iterations % 2)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     current, result = matrix, None if inverse else matrix
     for i, size in enumerate(sizes):
         square = None
         if size == 1:
-            factor = _shifted(current, -0.5, 1.5)
+            factor = torch.add(1.5 * eye, current, alpha=-0.5)
         else:
             square = current @ current
-            rest = _shifted(torch.add(square, current, alpha=-13 / 9), 27 / 16, 36 / 16)
+            rest = torch.add(36 / 16 * eye, torch.add(square, current, alpha=-13 / 9), alpha=27 / 16)
             factor = rest.baddbmm_(torch.add(square, current, alpha=-9), square, alpha=1 / 16)
         after = factor if result is None else result @ factor
         last, first = i == len(sizes) - 1, i == 0 and not inverse

@@ -24,8 +24,9 @@ from polycov.features import LocalFeatures, extract
 from polycov.files import cache_folder, json_lines, lock, read_json, write_json, write_json_lines
 from polycov.model import Model, create_model
 from polycov.pool import SecondOrderPool
+from polycov.pretrained import write_weights
 from polycov.progress import make_console
-from polycov.run import describe, load_run, save_model, write_config
+from polycov.run import describe, load_run, write_config
 from polycov.train.config import Config, DataOptions
 from polycov.train.feed import FeatureFeed, Feed, Head, PictureFeed
 from polycov.train.loop import Trainer
@@ -77,12 +78,14 @@ def _run(config: Config, folder: Path, resume: bool, cache: Path, accelerator: A
     if accelerator.is_main_process:
         low, high = wilson(int(scores.right.sum()), len(scores.right))
         test = {"test_accuracy": scores.accuracy, "low": low, "high": high, "top5": scores.top5}
+        test["pictures"] = len(scores.labels)
         metrics = folder / "metrics.jsonl"
         rows = [row for row in json_lines(metrics) if "test_accuracy" not in row]  # of a run killed right here
         said = {part: found.top[:, 0].tolist() for part, found in {**run.val, "test": scores}.items()}
         write_json(folder / "predictions.json", said)
-        write_json_lines(metrics, [*rows, {**run.chosen, **test, "pictures": len(scores.labels)}])
-        save_model(folder, run.model)  # what makes a run finished, so the last
+        write_json_lines(metrics, [*rows, {**run.chosen, **test}])
+        write_config(folder, run.description | {"result": test})
+        write_weights(folder, run.model)  # what makes a run finished, so the last
         for name in ("checkpoint.safetensors", "best.safetensors"):
             (folder / name).unlink(missing_ok=True)
         console.print(f"{_last_words(folder)[2:]}\nwritten: {folder}", soft_wrap=True, markup=False)
@@ -116,14 +119,10 @@ def load_data(options: DataOptions, cache: Path, console: Console, accelerator: 
 
 def preprocessing_for(options: DataOptions, data: ImageData, backbone: Backbone) -> Preprocessing:
     """Returns how pictures are prepared: as asked for, else as the data and the backbone want it."""
-    wanted = backbone.data_config
-    return Preprocessing(
-        size=backbone.size,
+    return replace(
+        backbone.preprocessing(),
         resize=options.resize or round(backbone.size * data.margin),
         squash=data.squash if options.squash is None else options.squash,
-        mean=tuple(wanted["mean"]),
-        std=tuple(wanted["std"]),
-        interpolation=wanted["interpolation"],
         crop=options.crop,
         flip=options.flip,
     )
@@ -152,6 +151,7 @@ class _Start:
         self.model = build_model(begin, len(data.classes), size)
         self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.preprocessing = preprocessing_for(config.data, data, self.model.backbone)
+        self.model.classes, self.model.preprocessing = data.classes, self.preprocessing
         self.frozen = config.training.freeze or config.training.probe
         self.features: LocalFeatures | None = None
         self.chosen: dict[str, Any] = {}
@@ -160,7 +160,7 @@ class _Start:
             raise PolycovError("--mirror needs pictures: with --freeze and --probe use polycov evaluate RUN --mirror.")
         if config.training.probe and not len(data["val"]):
             raise PolycovError("The probe chooses on validation pictures: expected --val-fraction above 0, and enough.")
-        self.description = describe(config, self.model, data, self.preprocessing)
+        self.description = describe(config, self.model, data)
         if resume:
             self._compare(read_json(folder / "config.json"))
         self._tell()

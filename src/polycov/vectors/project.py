@@ -118,7 +118,7 @@ class Project(Post):
 
     def _load_from_state_dict(self, *args: Any) -> None:
         super()._load_from_state_dict(*args)
-        self._known_fitted = False
+        self._known_fitted = not self.fitted.is_meta and bool(self.fitted)
 
     def forward(self, x: Tensor) -> Tensor:
         self._known_fitted = self._known_fitted or bool(self.fitted)
