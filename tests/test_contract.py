@@ -309,18 +309,6 @@ def test_a_zero_map_is_the_limit_of_small_ones(spec: str) -> None:
         assert zero.abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("spec", POLYNOMIAL)
-def test_compiles_whole_with_the_same_values_and_gradients(spec: str) -> None:
-    pool, x = make(spec), features(2, 12)
-    torch.compiler.reset()
-    compiled = torch.compile(pool, fullgraph=True, backend="aot_eager")
-    a, b = x.clone().requires_grad_(), x.clone().requires_grad_()
-    torch.testing.assert_close(compiled(a), pool(b))
-    pool(b).square().sum().backward()
-    compiled(a).square().sum().backward()
-    torch.testing.assert_close(a.grad, b.grad)
-
-
 @each_spec
 def test_state_survives_empty_and_assigned_loading(spec: str) -> None:
     pool, x = make(spec, dtype=torch.float32, seed=5), features(2, 12, dtype=torch.float32)

@@ -1,0 +1,138 @@
+"""Second-order pooling as a transformer of scikit-learn, on NumPy arrays."""
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polycov.errors import PolycovError, known, positive_int
+from polycov.methods import create_pool, method_options
+from polycov.vectors.project import Project
+
+try:
+    from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+    from sklearn.utils.validation import check_array, check_is_fitted
+except ImportError as error:
+    raise PolycovError(
+        f"polycov.sklearn needs scikit-learn ({error}). Install it with: pip install 'polycov[sklearn]'"
+    ) from error
+
+Array = np.ndarray[Any, Any]
+Layout = Literal["tokens", "signals"]
+
+
+class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Pools the local features of each sample into one vector.
+
+    Args:
+        method: the name of a method (`polycov.list_methods`), or a spec such as ``covariance | log(exact) | triu``.
+        dim: the dimension of the vector, for the methods in which it is free; others have their own, whatever it says.
+        layout: of arrays of three dimensions: "tokens" is (samples, locations, channels); "signals" is
+            (samples, channels, times), the convention of pyRiemann. Arrays of four dimensions are maps,
+            (samples, channels, height, width).
+        seed: of the sketch.
+        batch_size: samples at a time.
+        device: to compute on.
+
+    Attributes:
+        pool_: the pool, a torch Module.
+        n_features_in_: the number of channels.
+
+    Float32 stays float32, all else becomes float64. A projection (``ipccp-fit``) is fitted to the samples of ``fit``;
+    all other methods learn nothing but the number of channels.
+
+    Example:
+        >>> from sklearn.pipeline import make_pipeline
+        >>> from sklearn.linear_model import RidgeClassifier
+        >>> x, y = np.random.default_rng(0).normal(size=(20, 30, 4)), np.arange(20) % 2
+        >>> x[y == 1, :, 1] += x[y == 1, :, 0]
+        >>> pipeline = make_pipeline(SecondOrderTransformer("isqrt-cov"), RidgeClassifier())
+        >>> pipeline.fit(x, y).score(x, y)
+        1.0
+    """
+
+    def __init__(
+        self,
+        method: str = "ipccp-cs",
+        *,
+        dim: int | None = None,
+        layout: Layout = "tokens",
+        seed: int = 0,
+        batch_size: int = 64,
+        device: str = "cpu",
+    ) -> None:
+        self.method = method
+        self.dim = dim
+        self.layout = layout
+        self.seed = seed
+        self.batch_size = batch_size
+        self.device = device
+
+    def fit(self, X: Any, y: Any = None) -> "SecondOrderTransformer":
+        """Makes the pool, and fits its projection if it has one.
+
+        Args:
+            X: (samples, locations, channels), or as ``layout`` says.
+            y: not used.
+
+        Raises:
+            PolycovError: on a wrong shape, an unknown method, or a number out of range.
+        """
+        array = self._checked(X)
+        self.n_features_in_ = self._channels(array)
+        free = self.dim is not None and "dim" in method_options(self.method)
+        pool = create_pool(self.method, self.n_features_in_, dim=self.dim if free else None, seed=self.seed)
+        self.pool_ = pool.to(self.device).eval()
+        if any(isinstance(stage, Project) for stage in pool.post):
+            self.pool_.fit(self._batches(array))
+        self._n_features_out = pool.out_features
+        return self
+
+    def transform(self, X: Any) -> Array:
+        """Returns the vectors, (samples, dimensions).
+
+        Raises:
+            NotFittedError: (of scikit-learn) before ``fit``.
+            PolycovError: on another number of channels than in ``fit``.
+        """
+        check_is_fitted(self, "pool_")
+        array = self._checked(X)
+        if self._channels(array) != self.n_features_in_:
+            raise PolycovError(
+                f"Expected {self.n_features_in_} channels, as in fit, got {self._channels(array)} in an array of shape "
+                f"{array.shape} with layout={self.layout!r}."
+            )
+        with torch.inference_mode():
+            found: Array = torch.cat([self.pool_(batch).cpu() for batch in self._batches(array)]).numpy()
+        return found
+
+    def _checked(self, X: Any) -> Array:
+        positive_int("SecondOrderTransformer", "batch_size", self.batch_size)
+        if self.layout not in ("tokens", "signals"):
+            raise PolycovError(f"Unknown layout {self.layout!r}. {known(str(self.layout), ('tokens', 'signals'))}")
+        kinds = [np.float64, np.float32]
+        array: Array = check_array(X, dtype=kinds, ensure_2d=False, allow_nd=True, estimator=self)
+        if array.ndim not in (3, 4) or 0 in array.shape:
+            wanted = {"tokens": "(samples, locations, channels)", "signals": "(samples, channels, times)"}[self.layout]
+            raise PolycovError(
+                f"Expected an array of shape {wanted} or (samples, channels, height, width), got {array.shape}."
+            )
+        return array
+
+    def _channels(self, array: Array) -> int:
+        return int(array.shape[2 if array.ndim == 3 and self.layout == "tokens" else 1])
+
+    def _batches(self, array: Array) -> Iterator[Tensor]:
+        for start in range(0, len(array), self.batch_size):
+            batch = torch.from_numpy(np.ascontiguousarray(array[start : start + self.batch_size])).to(self.device)
+            yield batch.mT if array.ndim == 3 and self.layout == "signals" else batch
+
+    def __sklearn_tags__(self) -> Any:
+        """Tells scikit-learn what arrays it takes."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.input_tags.three_d_array = True
+        tags.requires_fit = True
+        return tags

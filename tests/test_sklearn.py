@@ -1,0 +1,118 @@
+"""The transformer of scikit-learn: NumPy in and out, in pipelines and searches, on signals too."""
+
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from pyriemann.estimation import Covariances
+from pyriemann.geometry.base import sqrtm
+from pyriemann.tangentspace import TangentSpace
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LogisticRegression, RidgeClassifier
+from sklearn.model_selection import GridSearchCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import polycov
+from polycov.methods import method_options
+from polycov.sklearn import SecondOrderTransformer
+
+
+@pytest.fixture
+def samples() -> tuple[np.ndarray, np.ndarray]:
+    """Two classes with the same means, that differ in how channels go together."""
+    chance = np.random.default_rng(0)
+    x, y = chance.normal(size=(80, 40, 5)), np.arange(80) % 2
+    x[y == 1, :, 1] += 0.7 * x[y == 1, :, 0]
+    return x, y
+
+
+@pytest.mark.parametrize("method", polycov.list_methods())
+def test_it_is_the_pool_in_batches_of_any_size(method: str, samples: tuple[np.ndarray, np.ndarray]) -> None:
+    x, _ = samples
+    given = {"dim": 12} if "dim" in method_options(method) else {}
+    transformer = SecondOrderTransformer(method, batch_size=7, seed=3, **given).fit(x)
+    pool = polycov.create_pool(method, 5, seed=3, **given)
+    if "project" in pool.spec:
+        pool.double().fit([torch.from_numpy(x)])
+    found = transformer.transform(x)
+    assert found.dtype == np.float64
+    tolerance = {"rtol": 1e-6, "atol": 1e-6} if "project" in pool.spec else {"rtol": 1e-10, "atol": 1e-12}
+    np.testing.assert_allclose(found, pool.double()(torch.from_numpy(x)).detach().numpy(), **tolerance)
+    assert transformer.transform(x.astype(np.float32)).dtype == np.float32
+    names = transformer.get_feature_names_out()
+    assert names.shape == (found.shape[1],)
+    assert names[0] == "secondordertransformer0"
+
+
+def test_signals_are_channels_by_time(samples: tuple[np.ndarray, np.ndarray]) -> None:
+    x, _ = samples
+    tokens = SecondOrderTransformer("isqrt-cov").fit_transform(x)
+    signals = SecondOrderTransformer("isqrt-cov", layout="signals").fit_transform(x.transpose(0, 2, 1))
+    np.testing.assert_allclose(signals, tokens, rtol=1e-12)
+    maps = SecondOrderTransformer("isqrt-cov").fit_transform(x.transpose(0, 2, 1).reshape(80, 5, 8, 5))
+    np.testing.assert_allclose(maps, tokens, rtol=1e-12)
+
+
+def test_it_agrees_with_pyriemann_on_signals(samples: tuple[np.ndarray, np.ndarray]) -> None:
+    signals = samples[0].transpose(0, 2, 1)
+    centred = signals - signals.mean(2, keepdims=True)
+    matrices = centred @ centred.transpose(0, 2, 1) / signals.shape[2]
+    np.testing.assert_allclose(Covariances("scm").fit_transform(centred), matrices, rtol=1e-10)
+    spec = "covariance | log(exact) | triu"
+    logs = SecondOrderTransformer(spec, layout="signals").fit_transform(signals)
+    at_identity = TangentSpace(metric="riemann")
+    at_identity.reference_ = np.eye(5)
+    np.testing.assert_allclose(logs, at_identity.transform(matrices), rtol=1e-8, atol=1e-10)
+    roots = SecondOrderTransformer("covariance | sqrt(exact) | flatten", layout="signals").fit_transform(signals)
+    np.testing.assert_allclose(roots.reshape(80, 5, 5), sqrtm(matrices), rtol=1e-8, atol=1e-10)
+
+
+def test_a_search_over_method_and_dimension(samples: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = samples
+    pipeline = make_pipeline(SecondOrderTransformer(), StandardScaler(), LogisticRegression(C=0.1))
+    grid = {
+        "secondordertransformer__method": ["average", "isqrt-cov", "ipccp-ts", "ipccp-fit"],
+        "secondordertransformer__dim": [6, 12],
+    }
+    search = GridSearchCV(pipeline, grid, cv=4, error_score="raise").fit(x[:60], y[:60])
+    assert len(search.cv_results_["params"]) == 8
+    assert search.best_params_["secondordertransformer__method"] != "average"  # which cannot tell the classes apart
+    assert search.score(x[60:], y[60:]) > 0.85
+    names = search.best_estimator_[:-1].get_feature_names_out()
+    assert names[0] == "secondordertransformer0"
+
+
+def test_clones_and_pickles_are_the_same(samples: tuple[np.ndarray, np.ndarray]) -> None:
+    x, y = samples
+    pipeline = make_pipeline(SecondOrderTransformer("ipccp-fit", dim=6, seed=2), RidgeClassifier()).fit(x, y)
+    again = pickle.loads(pickle.dumps(pipeline))
+    np.testing.assert_array_equal(again.decision_function(x), pipeline.decision_function(x))
+    fresh = clone(pipeline)
+    assert fresh[0].get_params() == pipeline[0].get_params()
+    with pytest.raises(NotFittedError):
+        fresh[0].transform(x)
+    np.testing.assert_allclose(fresh.fit(x, y).decision_function(x), pipeline.decision_function(x))
+    assert repr(fresh[0]) == "SecondOrderTransformer(dim=6, method='ipccp-fit', seed=2)"
+
+
+def test_mistakes_end_in_a_sentence(samples: tuple[np.ndarray, np.ndarray]) -> None:
+    x, _ = samples
+    with pytest.raises(polycov.PolycovError, match=r"shape \(samples, locations, channels\) or .*, got \(80, 40\)"):
+        SecondOrderTransformer().fit(x[:, :, 0])
+    with pytest.raises(polycov.PolycovError, match="Expected 5 channels, as in fit, got 4"):
+        SecondOrderTransformer("isqrt-cov").fit(x).transform(x[:, :, :4])
+    with pytest.raises(polycov.SpecError, match="Unknown method 'isqrtcov'"):
+        SecondOrderTransformer("isqrtcov").fit(x)
+    with pytest.raises(polycov.PolycovError, match="Unknown layout 'signal'"):
+        SecondOrderTransformer(layout="signal").fit(x)  # type: ignore[arg-type]
+    with pytest.raises(polycov.PolycovError, match="batch_size"):
+        SecondOrderTransformer(batch_size=0).fit(x)
+    bad = x.copy()
+    bad[3, 2, 1] = np.nan
+    with pytest.raises(ValueError, match="contains NaN"):
+        SecondOrderTransformer().fit(bad)
+    with pytest.raises(ValueError, match="could not convert"):
+        SecondOrderTransformer().fit(np.full((2, 3, 4), "a"))
