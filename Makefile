@@ -7,10 +7,10 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 DEMO := average,gem,isqrt-cov,fewer-channels,monet-2-ts,ipccp-ts,ipccp-rm,ipccp-cs,ipccp-fit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test bench lint format install clean
+.PHONY: help demo tour test test-oldest bench lint format install clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 demo: $(VENV)/.train  ## compare methods on the built-in typefaces, with a page (five minutes)
 	@$(BIN)/polycov compare --methods $(DEMO) --dims 512,1024,2048,4096 --seeds 5 --out runs/demo
@@ -20,6 +20,12 @@ tour: $(VENV)/.package  ## every method on one screen: size, agreement with the 
 
 test: $(VENV)/.developer lint  ## lint, types, doctests and tests
 	$(BIN)/python -m pytest -n auto
+
+test-oldest: ## the tests with the oldest versions that pyproject.toml promises (its torch is large)
+	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --upgrade pip
+	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[train,export,sklearn,data]' --group test
+	.venv-oldest/bin/python -m pytest -n auto -o filterwarnings=default
 
 bench: $(VENV)/.train  ## measure time and memory against a plain iSQRT-COV (half an hour; BENCH="--what methods" for less)
 	$(BIN)/polycov bench $(or $(BENCH),--what methods dims growth routes step ideas)
@@ -36,7 +42,7 @@ format: $(VENV)/.developer  ## format and fix what can be fixed
 install: $(VENV)/.developer  ## the environment of a developer
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.pip: constraints.txt
 	@echo "Setting up $(VENV) (torch is large; the first time takes a minute or more) ..."

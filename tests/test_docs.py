@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import polycov
+import polycov.backbones
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -18,6 +19,26 @@ def test_readme_snippets_run() -> None:
     for snippet in snippets:
         exec(snippet, names)
     assert tuple(names["features"].shape) == (10, 8192)
+
+
+PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md") if "```python" in path.read_text(encoding="utf-8"))
+
+
+def test_every_integration_has_a_page() -> None:
+    assert {"compile.md", "export.md", "hub.md", "precision.md", "sklearn.md", "timm.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.filterwarnings("ignore")  # of compilers and exporters
+def test_snippets_of_the_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    polycov.backbones.import_timm()
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    for snippet in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.S):
+        exec(snippet, names)
+    if page == "sklearn.md":  # the numbers that the page states
+        scores: dict[str, float] = names["scores"]  # type: ignore[assignment]
+        assert scores == pytest.approx({"average": 0.556, "isqrt-cov": 0.976}, abs=0.01)
 
 
 @pytest.mark.parametrize("name", polycov.list_methods())

@@ -102,11 +102,12 @@ def as_program(module: nn.Module, example: Tensor | None = None) -> torch.export
         module.train(was_training)
 
 
-def export_program(module: nn.Module, path: Path, example: Tensor | None = None) -> float:
+def export_program(module: nn.Module, path: Path | str, example: Tensor | None = None) -> float:
     """Writes a module as a program of torch.export (``.pt2``), and returns how far it is from the module, relative.
 
     `torch.export.load(path).module()` runs it. Names and preprocessing of a model are in an extra file, "polycov".
     """
+    path = Path(path)
     program = as_program(module, example)
     described = json.dumps(description_of(module))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -117,7 +118,7 @@ def export_program(module: nn.Module, path: Path, example: Tensor | None = None)
     return _distance(module, lambda x: loaded(x), example)
 
 
-def export_onnx(module: nn.Module, path: Path, example: Tensor | None = None) -> float:
+def export_onnx(module: nn.Module, path: Path | str, example: Tensor | None = None) -> float:
     """Writes a module as ONNX, for any number of samples, and returns how far onnxruntime is from it, relative.
 
     Args:
@@ -134,6 +135,7 @@ def export_onnx(module: nn.Module, path: Path, example: Tensor | None = None) ->
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise PolycovError(f"ONNX needs onnx and onnxscript ({error}). {INSTALL}") from error
+    path = Path(path)
     program = as_program(module, example)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

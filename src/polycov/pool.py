@@ -1,6 +1,7 @@
 """Pools: local features in, one vector a sample out."""
 
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -87,7 +88,9 @@ class Pool(nn.Module):
                 f"Expected {self.channels} channels, got {tokens.shape[-1]} in features of shape {tuple(x.shape)}; "
                 "maps are (B, C, H, W), tokens (B, N, C)."
             )
-        with torch.autocast(tokens.device.type, enabled=False):
+        # Without autocast there is nothing to switch off, and a graph that is exported stays plain.
+        casting = torch.is_autocast_enabled(tokens.device.type)
+        with torch.autocast(tokens.device.type, enabled=False) if casting else nullcontext():
             vector, scale, power = self.aggregate(tokens.to(self.working_dtype(tokens, mask)), mask)
             for i in range(stages):
                 stage = self.post[i]
