@@ -128,7 +128,8 @@ def hardware(device: str) -> str:
     if info.exists():
         match = re.search(r"model name\s*: (.*)", info.read_text(encoding="utf-8"))
         name = match[1] if match else name
-    return f"{name}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def slug(text: str) -> str:

@@ -101,7 +101,7 @@ def facts(config: dict[str, Any], features: dict[str, Any], records: list[Record
     first = records[0]
     model = config["identity"]["config"]["model"]
     versions = ", ".join(f"{name} {number}" for name, number in first["versions"].items())
-    machines = "; ".join(dict.fromkeys(f"{row['hardware']}, {row['threads']} threads" for row in records))
+    machines = "; ".join(dict.fromkeys(row["hardware"] for row in records))
     return [
         ("data", f"{config['data']} ({'; '.join(config['notes'])})" if config["notes"] else config["data"]),
         ("backbone", f"{model['backbone']}, weights {model['weights']}{_where(features)}"),

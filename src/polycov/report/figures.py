@@ -53,6 +53,7 @@ def _draw(
     title: str = "",
     y: Callable[[Point], Any] | None = None,
 ) -> str:
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
     shown = [point for point in points if x(point) is not None]
@@ -83,6 +84,7 @@ def _draw(
         axis.minorticks_off()
     axis.grid(alpha=0.3)
     figure.legend(loc="outside right center", frameon=False, fontsize=8)
-    for kind in ("svg", "png"):
-        figure.savefig(folder / f"{name}.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    with rc_context({"svg.hashsalt": name}):  # the same records, the same file
+        for kind in ("svg", "png"):
+            figure.savefig(folder / f"{name}.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return name

@@ -31,7 +31,6 @@ HEAD = (
     "minus isqrt-cov",
     "ms a picture",
     "kernel error %",
-    "as float16",
     "as int8",
 )
 HEADS = {
@@ -145,8 +144,7 @@ def _row(study: Study, point: Point) -> dict[str, Any]:
         (gap.mean if gap else "", gap_in_words(gap)),
         _cell(point.pool_ms, lambda time: f"{time:.2f}"),
         _cell(point.kernel_error, lambda error: f"{100 * error:.1f}"),
-        _cell(point.float16, lambda change: f"{100 * change:+.2f}"),
-        _cell(point.int8, lambda change: f"{100 * change:+.2f}"),
+        _cell(point.int8, lambda change: f"{round(100 * change, 2) + 0.0:+.2f}"),  # 0 has no minus
     ]
     made = [{"value": value, "text": text} for value, text in cells]
     return {"method": method_title(point.method), "colour": _colours(study)[point.method], "cells": made}

@@ -118,8 +118,7 @@ def storing_in_words(found: Sequence[Point]) -> str:
         changes = [value for point in found if (value := getattr(point, dtype)) is not None]
         if not changes:
             return ""
-        low, high = 100 * min(changes), 100 * max(changes)
-        mean = 100 * float(np.mean(changes))
+        low, mean, high = (round(100 * float(f(changes)), 2) + 0.0 for f in (np.min, np.mean, np.max))  # 0 has no minus
         parts.append(f"{share} the bytes as {dtype}: {mean:+.2f} points on average ({low:+.2f} to {high:+.2f})")
     return f"What storing the features in fewer bytes does to the test accuracy: {'; '.join(parts)}."
 
@@ -217,9 +216,10 @@ class Recommendation:
         )
         if chosen == best:
             return text + "It is the best on validation, and everything smaller is measurably below it."
+        gap, low, high = (round(100 * value, 1) + 0.0 for value in (self.gap.mean, self.gap.low, self.gap.high))
         return text + (
             f"The best on validation is {best.label} ({best.test:.1%} on the test), but the difference there, "
-            f"{100 * self.gap.mean:.1f} points (95 %: {100 * self.gap.low:.1f} to {100 * self.gap.high:.1f}), "
+            f"{gap:.1f} points (95 %: {low:.1f} to {high:.1f}), "
             f"cannot be told from none, and it is {best.bytes / chosen.bytes:.1f} times the size."
         )
 
