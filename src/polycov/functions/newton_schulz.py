@@ -213,6 +213,7 @@ class NewtonSchulzSqrt(MatrixFunction):
     def __init__(self, iterations: int = 5) -> None:
         super().__init__()
         self.iterations = positive_int("sqrt", "iterations", iterations)
+        self.products = products(self.iterations)
 
     def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
         return self._apply_to(matrix, inverse=False)
@@ -226,4 +227,4 @@ class NewtonSchulzSqrt(MatrixFunction):
         return newton_schulz(matrix, self.iterations, inverse=inverse)
 
     def cost(self, size: int) -> float:
-        return products(self.iterations) * float(size) ** 3
+        return self.products * float(size) ** 3
