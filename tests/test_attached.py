@@ -101,15 +101,61 @@ def test_attaching_again_replaces_the_pool() -> None:
     assert type(model).__mro__.count(polycov.attached.Attached) == 1
 
 
-def test_dropout_and_dtype_are_those_of_the_model() -> None:
-    model, x = made("resnet18").double(), pictures("resnet18").double()
+@pytest.mark.parametrize("name", FAMILIES)
+def test_dropout_is_that_of_the_model(name: str) -> None:
+    model, x = made(name), pictures(name)
     polycov.attach(model, "ipccp-ts", dim=96, channels=32)
-    assert model(x).dtype == torch.float64
     torch.manual_seed(0)
     dropped = (model.train().forward_head(model.forward_features(x), pre_logits=True) == 0).double().mean()
-    assert 0.05 < float(dropped) < 0.4
-    model.reset_classifier(3)
+    assert 0.08 < float(dropped) < 0.4  # of a rate of 0.2
+    polycov.attach(model, "ipccp-ts", dim=64, channels=32)
+    assert model.pool_head.dropout.p == 0.2
+
+
+def test_dtype_and_frozen_parts_are_those_of_the_model() -> None:
+    model, x = made("resnet18").double(), pictures("resnet18").double()
+    model.layer1.requires_grad_(False)
+    model.train()
+    model.layer1.eval()
+    polycov.attach(model, "ipccp-ts", dim=96, channels=32)
+    assert not any(p.requires_grad for p in model.layer1.parameters())
+    assert all(p.requires_grad for p in model.layer2.parameters())
+    assert model.training
+    assert not model.layer1.training
     assert model.eval()(x).dtype == torch.float64
+    model.reset_classifier(3)
+    assert model(x).dtype == torch.float64
+
+
+@pytest.mark.parametrize("name", ["xcit_nano_12_p16_224", "deit3_small_patch16_224"])
+def test_class_tokens_are_left_out(name: str) -> None:
+    model = timm.create_model(name, num_classes=3).eval()
+    polycov.attach(model, "ipccp-cs", dim=64, channels=16)
+    local = polycov.backbones.as_local(model, model.forward_features(torch.rand(1, 3, 224, 224)))
+    assert local.shape[1] == 14 * 14
+
+
+@pytest.mark.parametrize("build", ["mobilenetv3_small_050", "without a name"])
+def test_no_parameter_is_left_without_a_gradient(build: str) -> None:
+    if build == "without a name":
+        model = timm.models.convnext.ConvNeXt(num_classes=3, depths=(1, 1, 1, 1), dims=(8, 16, 24, 32))
+    else:
+        model = timm.create_model(build, num_classes=3)
+    polycov.attach(model, "ipccp-cs", dim=64, channels=16)
+    model.train()(torch.rand(4, 3, 64, 64)).square().sum().backward()
+    assert [key for key, p in model.named_parameters() if p.grad is None] == []
+
+
+def test_what_gives_no_local_features_is_refused_and_left_as_it_was() -> None:
+    model = timm.create_model("pit_ti_224", num_classes=3).eval()  # its class token alone
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    with pytest.raises(polycov.PolycovError, match="There is nothing to pool"):
+        polycov.attach(model, "ipccp-cs", dim=64, channels=16)
+    assert type(model).__name__ == "PoolingVisionTransformer"
+    assert before.keys() == model.state_dict().keys()
+    compiled = torch.compile(made("resnet18"), backend="eager")
+    with pytest.raises(polycov.PolycovError, match="Attach the pool first, then compile"):
+        polycov.attach(compiled, "ipccp-cs")
 
 
 def test_mistakes_end_in_a_sentence() -> None:

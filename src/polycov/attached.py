@@ -3,9 +3,10 @@
 import functools
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from polycov.backbones import as_local
+from polycov.backbones import as_local, check_local
 from polycov.errors import PolycovError
 from polycov.model import PoolingHead, Reduction, make_classifier
 
@@ -20,7 +21,6 @@ class Attached:
     pool_head: PoolingHead
     num_classes: int
     head_hidden_size: int
-    training: bool
     unpooled = False
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
@@ -28,8 +28,7 @@ class Attached:
         head = self.pool_head
         if self.unpooled:
             return x
-        x = head.pool(head.reduce(as_local(self, x)))
-        x = nn.functional.dropout(x, getattr(self, "drop_rate", 0.0), self.training)
+        x = head.dropout(head.pool(head.reduce(as_local(self, x))))
         return x if pre_logits else head.classifier(x)
 
     def get_classifier(self) -> nn.Module:
@@ -102,18 +101,36 @@ def attach(
     Returns:
         The model.
 
+    The head is found by looking: what of the model ``forward_features`` does not reach is taken away, a norm or a
+    convolution behind the old pooling included. A picture goes through the model for it.
+
     Raises:
-        PolycovError: if it is no such model, or on an unknown method or a number out of range.
+        PolycovError: if it is no such model, it gives no local features, or on an unknown method or a number out of
+            range; the model is then as it was.
     """
     needed = ("forward_features", "forward_head", "reset_classifier", "num_features", "num_classes")
     missing = [name for name in needed if not hasattr(model, name)]
     if missing:
         raise PolycovError(f"Expected a classifier of timm, got {type(model).__name__}, which has no {missing[0]}.")
+    if hasattr(model, "_orig_mod"):
+        raise PolycovError("This model is compiled. Attach the pool first, then compile.")
+    old = _unreached(model)
     classes = model.num_classes if num_classes is None else num_classes
-    head = PoolingHead(model.num_features, pool, classes, channels, reduction=reduction, seed=seed, dim=dim, **options)
+    head = PoolingHead(
+        model.num_features,
+        pool,
+        classes,
+        channels,
+        reduction=reduction,
+        seed=seed,
+        drop=_drop_rate(model, old),
+        dim=dim,
+        **options,
+    )
     like = next(model.parameters())
     head.to(like.device, like.dtype if like.dtype.is_floating_point else None)
-    _take_head_away(model)
+    for name in old:
+        setattr(model, name, nn.Identity())
     kind: Any = type(model)
     model.__class__ = kind if issubclass(kind, Attached) else _class(kind)
     model.pool_head = head.train(model.training)
@@ -125,10 +142,53 @@ def attach(
     return model
 
 
-def _take_head_away(model: Any) -> None:
-    """Takes away what is left of the old head: no parameter is to stay that no gradient reaches."""
-    named = (getattr(model, "pretrained_cfg", None) or {}).get("classifier") or "fc"
-    roots = [named] if isinstance(named, str) else list(named)
-    for name in {root.partition(".")[0] for root in roots} | {"global_pool", "fc_norm", "attn_pool"}:
-        if isinstance(getattr(model, name, None), nn.Module) and name != "pool_head":
-            setattr(model, name, nn.Identity())
+def _unreached(model: Any) -> list[str]:
+    """Returns the names of children that have no part in ``forward_features``, which are the old head.
+
+    Raises:
+        PolycovError: if it fails, or gives no local features of ``num_features`` channels.
+    """
+    modes = {module: module.training for module in model.modules()}
+    parameters = [parameter for parameter in model.parameters() if parameter.is_floating_point()]
+    wanted = [parameter.requires_grad for parameter in parameters]
+    name = type(model).__name__
+    try:
+        model.eval()
+        for parameter in parameters:
+            parameter.requires_grad_(True)
+        with torch.enable_grad():
+            features = model.forward_features(_picture(model))
+            local = as_local(model, features) if isinstance(features, Tensor) else features
+            channels = check_local(name, local)
+            reached = torch.autograd.grad(local.sum(), parameters, allow_unused=True)
+    except PolycovError:
+        raise
+    except Exception as error:  # whatever a network says to a picture
+        raise PolycovError(f"forward_features of {name} fails on a picture: {type(error).__name__} {error}") from error
+    finally:
+        for parameter, value in zip(parameters, wanted, strict=True):
+            parameter.requires_grad_(value)
+        for module, mode in modes.items():
+            module.training = mode
+    if channels != model.num_features:
+        raise PolycovError(f"Expected {model.num_features} channels of {name}, its num_features, got {channels}.")
+    used = {id(p) for p, gradient in zip(parameters, reached, strict=True) if gradient is not None}
+    children = {child: list(module.parameters()) for child, module in model.named_children()}
+    return [child for child, own in children.items() if own and not any(id(p) in used for p in own)]
+
+
+def _picture(model: Any) -> Tensor:
+    """A picture of the size that a model is made for."""
+    like = next(model.parameters())
+    config = getattr(model, "pretrained_cfg", None) or {}
+    size = getattr(getattr(model, "patch_embed", None), "img_size", None) or tuple(config.get("input_size", ()))[1:]
+    first = next((m.in_channels for m in model.modules() if isinstance(m, nn.Conv2d)), 3)
+    return torch.rand(1, first, *(size or (224, 224)), device=like.device, dtype=like.dtype)
+
+
+def _drop_rate(model: Any, old: list[str]) -> float:
+    """The dropout before the classifier, wherever a model keeps it."""
+    rate = getattr(model, "drop_rate", 0.0)
+    parts = [getattr(model, name) for name in {*old, "head_drop", "pool_head", "head"} if hasattr(model, name)]
+    inside = [m.p for part in parts if isinstance(part, nn.Module) for m in part.modules() if isinstance(m, nn.Dropout)]
+    return max([float(rate) if isinstance(rate, int | float) else 0.0, *inside])

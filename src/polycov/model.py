@@ -35,6 +35,7 @@ class PoolingHead(nn.Module):
             many as there are.
         reduction: "relu" as above, or "linear", a 1×1 convolution with bias alone, such as principal components.
         seed: of the sketches.
+        drop: rate of dropout before the classifier.
         options: of the method, such as ``dim``.
     """
 
@@ -47,6 +48,7 @@ class PoolingHead(nn.Module):
         *,
         reduction: Reduction = "relu",
         seed: int = 0,
+        drop: float = 0.0,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -55,6 +57,7 @@ class PoolingHead(nn.Module):
             channels = 0 if first_order else min(128, width)
         self.reduction = _make_reduction(reduction, width, channels)
         self.pool = create_pool(pool, channels or width, seed=seed, **options)
+        self.dropout = nn.Dropout(drop)
         self.classifier: nn.Module = make_classifier(self.pool.out_features, num_classes)
 
     def reduce(self, features: Tensor) -> Tensor:
@@ -65,7 +68,7 @@ class PoolingHead(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         """Returns the logits of local features, (B, num_classes)."""
-        return self.classifier(self.pool(self.reduce(features)))
+        return self.classifier(self.dropout(self.pool(self.reduce(features))))
 
 
 def make_classifier(features: int, num_classes: int) -> nn.Module:

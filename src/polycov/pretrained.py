@@ -69,7 +69,11 @@ def find_pretrained(name: str, **options: Any) -> Path:
         PolycovError: if there is none.
     """
     from huggingface_hub import hf_hub_download
-    from huggingface_hub.utils import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.utils import (  # type: ignore[attr-defined]
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
 
     if Path(name).is_dir():
         return Path(name)
