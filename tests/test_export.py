@@ -146,6 +146,43 @@ def test_a_network_of_ones_own_exports_with_a_pool_in_it(tmp_path: Path) -> None
         as_program(network)
 
 
+def test_what_does_not_agree_leaves_the_file_that_was_there(tmp_path: Path, model: polycov.Model) -> None:
+    for name, export in (("net.onnx", export_onnx), ("net.pt2", export_program)):
+        network = nn.Sequential(made("ipccp-cs"), nn.Linear(24, 2))
+        example = torch.randn(1, CHANNELS, 9, 9)  # one sample is enough
+        export(network, tmp_path / name, example)
+        before = (tmp_path / name).read_bytes()
+        nn.init.constant_(network[1].weight, torch.nan)
+        with pytest.raises(polycov.PolycovError, match="is not written"):
+            export(network, tmp_path / name, example)
+        assert (tmp_path / name).read_bytes() == before
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_an_unfitted_projection_and_two_outputs_are_refused(tmp_path: Path) -> None:
+    class Two(nn.Module):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return x + 1, x + 2
+
+    with pytest.raises(polycov.NotFittedError, match="A projection is not fitted"):
+        export_onnx(polycov.create_pool("ipccp-fit", CHANNELS, dim=8), tmp_path / "pool.onnx")
+    with pytest.raises(polycov.PolycovError, match="one input and one output, got 2 outputs"):
+        export_onnx(Two(), tmp_path / "two.onnx", torch.zeros(2, 3))
+
+
+def test_a_model_in_half_precision_exports_and_predicts(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    half = polycov.create_model(
+        "test_resnet", pool="ipccp-cs", dim=16, channels=8, num_classes=2, weights="none", size=64
+    )
+    assert export_onnx(half.half().eval(), tmp_path / "half.onnx") < 0.01
+    x = torch.randn(3, 3, 64, 64)
+    found = OnnxClassifier(tmp_path / "half.onnx").predict(x)
+    torch.testing.assert_close(found, half.predict(x.half()).float(), rtol=0.01, atol=0.01)
+    with pytest.raises(polycov.PolycovError, match="does not take an array of shape"):
+        OnnxClassifier(tmp_path / "half.onnx").predict(torch.randn(1, 3, 32, 32))
+
+
 def test_files_that_are_not_ours_are_refused(tmp_path: Path, exported: Path) -> None:
     (tmp_path / "text.onnx").write_text("no model")
     with pytest.raises(polycov.PolycovError, match="Cannot read"):

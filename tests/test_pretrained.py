@@ -90,6 +90,60 @@ def test_the_snippet_of_a_card_runs(saved: Path, tmp_path: Path, monkeypatch: py
     assert tuple(names["probabilities"].shape) == (3,)  # type: ignore[attr-defined]
 
 
+def test_a_card_is_of_the_model_beside_it(model: polycov.Model, saved: Path) -> None:
+    other = polycov.create_model("resnet18", pool="gem", channels=12, num_classes=2, weights="none")
+    other.classes = ["a|b", "new\nline <b> \udcff"]
+    other.save_pretrained(saved)
+    card = (saved / "README.md").read_text(encoding="utf-8")
+    assert "`gem`" in card
+    assert r"Classes: a\|b, new line &lt;b>" in card
+    (saved / "README.md").write_text("My own words.")
+    model.save_pretrained(saved)
+    assert (saved / "README.md").read_text() == "My own words."
+
+
+def test_what_a_pool_was_set_to_and_the_dtype_come_back(tmp_path: Path) -> None:
+    made = polycov.create_model(
+        "resnet18",
+        pool="ipccp-ts",
+        dim=8,
+        channels=12,
+        num_classes=2,
+        weights="none",
+        route="paper",
+        check_finite=False,
+    )
+    made.double().save_pretrained(tmp_path)
+    again = polycov.Model.from_pretrained(tmp_path)
+    assert (again.pool.route, again.pool.check_finite) == ("paper", False)
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    assert torch.equal(again(x), made.eval()(x))
+
+
+def test_names_must_be_as_many_as_outputs(model: polycov.Model, tmp_path: Path) -> None:
+    other = polycov.create_model("resnet18", pool="gem", channels=12, num_classes=2, weights="none")
+    other.classifier = torch.nn.Linear(12, 5)
+    with pytest.raises(polycov.PolycovError, match="Expected model\\.classes to be a list of 5 names"):
+        other.save_pretrained(tmp_path / "x")
+    assert not (tmp_path / "x" / "config.json").exists()
+
+
+def test_uploading_without_a_hub_ends_in_a_sentence(model: polycov.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError("no network")
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi.create_repo", refuse)
+    with pytest.raises(polycov.PolycovError, match="Cannot upload to 'me/trees': ConnectionError no network"):
+        model.push_to_hub("me/trees")
+
+
+def test_a_model_that_gives_nan_does_not_predict() -> None:
+    made = polycov.create_model("resnet18", pool="gem", channels=12, num_classes=2, weights="none")
+    torch.nn.init.constant_(made.classifier.weight, torch.nan)
+    with pytest.raises(polycov.NonFiniteError, match="The model gives NaN"):
+        made.predict(torch.rand(1, 3, 64, 64))
+
+
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "weights.pkl", "model.pt", "last.ckpt"])
 def test_a_folder_with_a_pickle_is_refused_by_name(saved: Path, name: str) -> None:
     class Bomb:
@@ -117,6 +171,12 @@ def test_arrays_that_do_not_fit_are_refused_by_name(saved: Path) -> None:
     save_file({**whole, "more": torch.zeros(1)}, path, notes)
     with pytest.raises(polycov.PolycovError, match="more is not in the model"):
         polycov.Model.from_pretrained(saved)
+    save_file({**whole, "classifier.weight": torch.zeros(3, 8, dtype=torch.int8)}, path, notes)
+    with pytest.raises(polycov.PolycovError, match=r"classifier.weight is torch.int8, not torch.float32"):
+        polycov.Model.from_pretrained(saved)
+    save_file({**whole, "pool.vector.order": whole["pool.vector.order"] + 10**6}, path, notes)
+    with pytest.raises(polycov.PolycovError, match="does not fit the model"):
+        polycov.Model.from_pretrained(saved)
     path.write_bytes(b"no tensors")
     with pytest.raises(polycov.PolycovError, match="Cannot read"):
         polycov.Model.from_pretrained(saved)
@@ -130,7 +190,23 @@ def test_folders_that_are_no_models_are_refused(saved: Path, tmp_path: Path) -> 
         polycov.Model.from_pretrained(tmp_path / "empty")
     described = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps(described | {"classes": ["oak"]}))
-    with pytest.raises(polycov.PolycovError, match="has 1 classes for another number"):
+    with pytest.raises(polycov.PolycovError, match="Expected model\\.classes to be a list of 3 names"):
+        polycov.Model.from_pretrained(saved)
+    for wrong in (
+        {"format": 99},
+        {"classes": "abc"},
+        {"preprocessing": described["preprocessing"] | {"mean": [None] * 3}},
+    ):
+        (saved / "config.json").write_text(json.dumps(described | wrong))
+        with pytest.raises(polycov.PolycovError, match="is not one of this version"):
+            polycov.Model.from_pretrained(saved)
+    huge = described["model"] | {"pool": "covariance | sqrt(5) | count_sketch(999999999) | project(8)"}
+    for wrong in (huge, described["model"] | {"channels": 2**30}, described["model"] | {"size": -1}):
+        (saved / "config.json").write_text(json.dumps(described | {"model": wrong}))
+        with pytest.raises(polycov.PolycovError, match="is not one of this version"):
+            polycov.Model.from_pretrained(saved)
+    (saved / "config.json").write_text("[" * 100_000)
+    with pytest.raises(polycov.PolycovError, match="Expected JSON"):
         polycov.Model.from_pretrained(saved)
     (saved / "config.json").write_text("{")
     with pytest.raises(polycov.PolycovError, match="Expected JSON"):

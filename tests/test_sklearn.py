@@ -71,6 +71,18 @@ def test_it_agrees_with_pyriemann_on_signals(samples: tuple[np.ndarray, np.ndarr
     np.testing.assert_allclose(roots.reshape(80, 5, 5), sqrtm(matrices), rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.filterwarnings("error")
+def test_arrays_of_any_kind_and_numbers_of_numpy(samples: tuple[np.ndarray, np.ndarray]) -> None:
+    x, _ = samples
+    expected = SecondOrderTransformer("ipccp-ts", dim=8, seed=3).fit_transform(x)
+    fixed = np.asfortranarray(x)
+    fixed.flags.writeable = False
+    transformer = SecondOrderTransformer("ipccp-ts", dim=np.int64(8), seed=np.int64(3))
+    np.testing.assert_allclose(transformer.fit_transform(fixed), expected)
+    np.testing.assert_allclose(transformer.transform(x.tolist()), expected)
+    np.testing.assert_allclose(transformer.transform(x[:1]), expected[:1])
+
+
 def test_a_search_over_method_and_dimension(samples: tuple[np.ndarray, np.ndarray]) -> None:
     x, y = samples
     pipeline = make_pipeline(SecondOrderTransformer(), StandardScaler(), LogisticRegression(C=0.1))
@@ -111,6 +123,8 @@ def test_mistakes_end_in_a_sentence(samples: tuple[np.ndarray, np.ndarray]) -> N
         SecondOrderTransformer(layout="signal").fit(x)  # type: ignore[arg-type]
     with pytest.raises(polycov.PolycovError, match="batch_size"):
         SecondOrderTransformer(batch_size=0).fit(x)
+    with pytest.raises(polycov.PolycovError, match="The device 'foo' is not there"):
+        SecondOrderTransformer(device="foo").fit(x)
     bad = x.copy()
     bad[3, 2, 1] = np.nan
     with pytest.raises(ValueError, match="contains NaN"):

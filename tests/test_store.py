@@ -35,3 +35,5 @@ def test_what_does_not_fit_is_refused() -> None:
         store(torch.tensor([[torch.nan, 0.0]]), "int8")
     with pytest.raises(PolycovError, match=r"Unknown dtype of stored features 'int4'\. Known: float16, float32, int8"):
         store(torch.zeros(1, 1), "int4")  # type: ignore[arg-type]
+    with pytest.raises(PolycovError, match=r"tensor of shape \(B, D\), got \(3,\)"):
+        store(torch.zeros(3), "int8")

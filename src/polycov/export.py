@@ -13,11 +13,12 @@ import tyro
 from torch import Tensor, nn
 
 from polycov.data.transforms import Preprocessing
-from polycov.errors import NonFiniteError, PolycovError
+from polycov.errors import NotFittedError, PolycovError
 from polycov.files import write
-from polycov.model import Model
-from polycov.pool import Pool, SecondOrderPool
-from polycov.pretrained import describe_model
+from polycov.model import Model, probabilities_of
+from polycov.pool import HALF, Pool, SecondOrderPool
+from polycov.pretrained import PICKLES, describe_model
+from polycov.vectors.project import Project
 
 KEY = "polycov"  # of our entry in the metadata of an ONNX file
 INSTALL = "Install it with: pip install 'polycov[export]'"
@@ -51,7 +52,7 @@ def run(options: Export) -> None:
         size = f"{options.out.stat().st_size / 2**20:.1f} MB"
         found = f"{size}, logits within {far:.1e} of the model's (relative, on random pictures)"
         console.print(f"written: {options.out}, {found}", soft_wrap=True, markup=False)
-    elif options.out.suffix and not options.out.is_dir():
+    elif options.out.is_file() or options.out.suffix in (*PICKLES, ".safetensors", ".json", ".tflite", ".mlmodel"):
         raise PolycovError(f"Expected --out to be FILE.onnx, FILE.pt2 or a folder, got {str(options.out)!r}.")
     else:
         if options.license is not None:
@@ -65,7 +66,7 @@ def example_of(module: nn.Module) -> Tensor:
     generator = torch.Generator().manual_seed(0)
     if isinstance(module, Model):
         size = module.preprocessing.size
-        return torch.randn(2, 3, size, size, generator=generator)
+        return torch.randn(2, 3, size, size, generator=generator).to(next(module.parameters()).dtype)
     if isinstance(module, Pool):
         return torch.randn(2, module.channels, 16, 16, generator=generator)
     raise PolycovError(f"Expected an example of the input of {type(module).__name__}: pass example=….")
@@ -76,11 +77,15 @@ def as_program(module: nn.Module, example: Tensor | None = None) -> torch.export
 
     Args:
         module: a pool, a model, or any module of one input that has a pool in it.
-        example: an input, of two samples or more; other sizes than that of the batch are fixed by it.
+        example: an input; other sizes than that of the batch are fixed by it.
 
     Raises:
         PolycovError: if a pool in it takes an eigendecomposition, which cannot be exported.
+        NotFittedError: if a projection in it is not fitted.
     """
+    for stage in module.modules():
+        if isinstance(stage, Project) and not bool(stage.fitted):
+            raise NotFittedError("A projection is not fitted: call pool.fit(batches) before the export.")
     for pool in module.modules():
         if isinstance(pool, SecondOrderPool) and pool.function.exact:
             raise PolycovError(
@@ -88,6 +93,9 @@ def as_program(module: nn.Module, example: Tensor | None = None) -> torch.export
                 "use sqrt(5) or another number of iterations up to 12 instead of sqrt(exact), log(16) for log(exact)."
             )
     example = example_of(module) if example is None else example
+    example = (
+        torch.cat([example, example]) if len(example) == 1 else example
+    )  # one sample would be taken for a constant
     batch = torch.export.Dim("batch", min=1, max=2**20)
     was_training = module.training
     module.eval()
@@ -106,50 +114,72 @@ def export_program(module: nn.Module, path: Path | str, example: Tensor | None =
     """Writes a module as a program of torch.export (``.pt2``), and returns how far it is from the module, relative.
 
     `torch.export.load(path).module()` runs it. Names and preprocessing of a model are in an extra file, "polycov".
+
+    Raises:
+        PolycovError: as `export_onnx` does.
     """
-    path = Path(path)
     program = as_program(module, example)
     described = json.dumps(description_of(module))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.stem}.pt2")  # torch wants the suffix
-    torch.export.save(program, beside, extra_files={KEY: described})
-    beside.replace(path)
-    loaded = torch.export.load(path).module()
-    return _distance(module, lambda x: loaded(x), example)
+
+    def save(beside: Path) -> Callable[[Tensor], Tensor]:
+        with beside.open("wb") as file:
+            torch.export.save(program, file, extra_files={KEY: described})
+        with beside.open("rb") as file:
+            return torch.export.load(file).module()
+
+    return _write_checked(module, Path(path), example, save)
 
 
 def export_onnx(module: nn.Module, path: Path | str, example: Tensor | None = None) -> float:
     """Writes a module as ONNX, for any number of samples, and returns how far onnxruntime is from it, relative.
 
     Args:
-        module: a pool, a model, or any module of one input that has a pool in it.
+        module: a pool, a model, or any module of one input and one output that has a pool in it.
         path: of the file. Class names and preprocessing of a model go into its metadata.
         example: an input; see `as_program`.
 
     Raises:
         PolycovError: if a pool takes an eigendecomposition, ONNX is not installed, or the file does not agree with the
-            module to 1e-3.
+            module to 1e-3 (1e-2 in half precision). A file that was there stays then as it was.
     """
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise PolycovError(f"ONNX needs onnx and onnxscript ({error}). {INSTALL}") from error
-    path = Path(path)
     program = as_program(module, example)
+    described = json.dumps(description_of(module))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found: Any = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
     ours = found.model
-    (graph_input,), (graph_output,) = ours.graph.inputs, ours.graph.outputs
-    graph_input.name, graph_output.name = "input", "output"
-    ours.metadata_props[KEY] = json.dumps(description_of(module))
+    if len(ours.graph.inputs) != 1 or len(ours.graph.outputs) != 1:
+        raise PolycovError(f"Expected a module of one input and one output, got {len(ours.graph.outputs)} outputs.")
+    ours.graph.inputs[0].name, ours.graph.outputs[0].name = "input", "output"
+    ours.metadata_props[KEY] = described
+
+    def save(beside: Path) -> Callable[[Tensor], Tensor]:
+        found.save(str(beside), external_data=False)
+        file = OnnxFile(beside)
+        return lambda x: torch.from_numpy(file(x.numpy()))
+
+    return _write_checked(module, Path(path), example, save)
+
+
+def _write_checked(
+    module: nn.Module, path: Path, example: Tensor | None, save: Callable[[Path], Callable[[Tensor], Tensor]]
+) -> float:
+    """Lets ``save`` write a file and load it again, and puts it in place if it agrees with the module."""
+    far = 0.0
+
+    def fill(beside: Path) -> None:
+        nonlocal far
+        far = _distance(module, save(beside), example)
+        if not far < (1e-2 if next(module.parameters(), torch.zeros(())).dtype in HALF else 1e-3):
+            raise PolycovError(f"What was exported is {far:.1e} away from the model, relative; {path} is not written.")
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, lambda beside: found.save(str(beside), external_data=False))
-    session = OnnxFile(path)
-    far = _distance(module, lambda x: torch.from_numpy(session(x.numpy())), example)
-    if not far < 1e-3:
-        raise PolycovError(f"The file {str(path)!r} is {far:.1e} away from the model, relative.")
+    write(path, fill)
     return far
 
 
@@ -164,15 +194,16 @@ def description_of(module: nn.Module) -> dict[str, Any]:
     return {"pools": [{"spec": p.spec, "channels": p.channels, "seed": p.seed} for p in pools]}
 
 
-def _distance(module: nn.Module, other: Any, example: Tensor | None) -> float:
+def _distance(module: nn.Module, other: Callable[[Tensor], Tensor], example: Tensor | None) -> float:
     """The largest difference over the largest output, on one sample more than was traced."""
     x = example_of(module) if example is None else example
     x = torch.cat([x, x[:1].flip(-1)])
     was_training = module.training
     with torch.no_grad():
-        expected, got = module.eval()(x), other(x)
+        expected, got = module.eval()(x).double(), other(x).double()
     module.train(was_training)
-    return float((got - expected).abs().max() / expected.abs().max())
+    largest = float(expected.abs().max())
+    return float((got - expected).abs().max()) / (largest or 1.0)
 
 
 class OnnxFile:
@@ -196,13 +227,24 @@ class OnnxFile:
             self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
         except Exception as error:  # onnxruntime has an exception of its own for every way to fail
             raise PolycovError(f"Cannot read {str(path)!r}: {str(error).splitlines()[0]}") from error
-        self.name = self.session.get_inputs()[0].name
+        self.input, self.output = self.session.get_inputs()[0], self.session.get_outputs()[0]
         said = self.session.get_modelmeta().custom_metadata_map.get(KEY)
-        self.described: dict[str, Any] = json.loads(said) if said else {}
+        try:
+            self.described: dict[str, Any] = json.loads(said) if said else {}
+        except ValueError as error:
+            raise PolycovError(f"The metadata of {str(path)!r} are damaged: {error}.") from error
 
     def __call__(self, x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        """Returns the output for a batch."""
-        return self.session.run(None, {self.name: x})[0]
+        """Returns the output for a batch.
+
+        Raises:
+            PolycovError: if the file does not take such a batch.
+        """
+        half = self.input.type == "tensor(float16)"
+        try:
+            return self.session.run(None, {self.input.name: x.astype(np.float16) if half else x})[0]
+        except Exception as error:  # onnxruntime again
+            raise PolycovError(f"The ONNX file does not take an array of shape {x.shape}: {error}") from error
 
 
 class OnnxClassifier:
@@ -223,6 +265,8 @@ class OnnxClassifier:
             prepared = self.file.described["preprocessing"]
             prepared |= {name: tuple(prepared[name]) for name in ("mean", "std")}
             self.preprocessing = Preprocessing(**prepared)
+            if self.file.output.shape[-1] != len(self.classes):
+                raise KeyError("classes")
         except (KeyError, TypeError) as error:
             raise PolycovError(f"{str(path)!r} has no names of classes: it is no model that polycov wrote.") from error
 
@@ -232,8 +276,4 @@ class OnnxClassifier:
         Raises:
             NonFiniteError: if the file gives NaN or Inf.
         """
-        views = [images, images.flip(-1)] if mirror else [images]
-        logits = [torch.from_numpy(self.file(np.ascontiguousarray(view.numpy()))) for view in views]
-        if not all(bool(one.isfinite().all()) for one in logits):
-            raise NonFiniteError("The ONNX file gives NaN or Inf for these pictures.")
-        return torch.stack([one.softmax(-1) for one in logits]).mean(0)
+        return probabilities_of(lambda x: torch.from_numpy(self.file(x.contiguous().numpy())).float(), images, mirror)

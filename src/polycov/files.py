@@ -45,7 +45,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except FileNotFoundError as error:
         raise PolycovError(f"There is no file {str(path)!r}.") from error
-    except json.JSONDecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise PolycovError(f"Expected JSON in {str(path)!r}: {error}.") from error
 
 

@@ -1,5 +1,6 @@
 """A whole classifier: backbone, reduction, pool, linear layer."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -7,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polycov.backbones import Backbone
-from polycov.errors import PolycovError, known, positive_int
+from polycov.errors import NonFiniteError, PolycovError, known, positive_int
 from polycov.methods import create_pool
 from polycov.pool import FirstOrderPool
 from polycov.vectors.buckets import root_two
@@ -134,12 +135,14 @@ class Model(PoolingHead, ModelHubMixin):
     def predict(self, images: Tensor, *, mirror: bool = False) -> Tensor:
         """Returns the probabilities of the classes, (B, num_classes); with ``mirror`` the mean over each image and its
         mirror image. The mode of the model, training or evaluation, is left as it was.
+
+        Raises:
+            NonFiniteError: if the model gives NaN or Inf.
         """
         was_training = self.training
         self.eval()
         try:
-            probabilities = self(images).softmax(-1)
-            return (probabilities + self(images.flip(-1)).softmax(-1)) / 2 if mirror else probabilities
+            return probabilities_of(self, images, mirror)
         finally:
             self.train(was_training)
 
@@ -156,6 +159,17 @@ class Model(PoolingHead, ModelHubMixin):
 
         return model_card(self)
 
+    def push_to_hub(self, repo_id: str, **options: Any) -> str:
+        """Uploads the model to the Hugging Face hub; see huggingface_hub for the options.
+
+        Raises:
+            PolycovError: if it cannot.
+        """
+        try:
+            return super().push_to_hub(repo_id, **options)
+        except Exception as error:  # no network, no token, no such place: each has its own kind
+            raise PolycovError(f"Cannot upload to {repo_id!r}: {type(error).__name__} {error}") from error
+
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> "Model":
         """Makes a saved model again, in evaluation mode; no code of the folder is run.
@@ -171,6 +185,18 @@ class Model(PoolingHead, ModelHubMixin):
         from polycov.pretrained import find_pretrained, read_pretrained
 
         return read_pretrained(find_pretrained(str(pretrained_model_name_or_path), **options))
+
+
+def probabilities_of(logits: Callable[[Tensor], Tensor], images: Tensor, mirror: bool) -> Tensor:
+    """Returns the probabilities of the classes, (B, classes); with ``mirror`` the mean with those of mirror images.
+
+    Raises:
+        NonFiniteError: if the logits have NaN or Inf.
+    """
+    found = [logits(view) for view in ([images, images.flip(-1)] if mirror else [images])]
+    if not all(bool(one.isfinite().all()) for one in found):
+        raise NonFiniteError("The model gives NaN or Inf for these pictures.")
+    return torch.stack([one.softmax(-1) for one in found]).mean(0)
 
 
 def create_model(

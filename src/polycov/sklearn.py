@@ -1,5 +1,6 @@
 """Second-order pooling as a transformer of scikit-learn, on NumPy arrays."""
 
+import operator
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -83,8 +84,12 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         array = self._checked(X)
         self.n_features_in_ = self._channels(array)
         free = self.dim is not None and "dim" in method_options(self.method)
-        pool = create_pool(self.method, self.n_features_in_, dim=self.dim if free else None, seed=self.seed)
-        self.pool_ = pool.to(self.device).eval()
+        seed = operator.index(self.seed) if isinstance(self.seed, np.integer) else self.seed
+        pool = create_pool(self.method, self.n_features_in_, dim=self.dim if free else None, seed=seed)
+        try:
+            self.pool_ = pool.to(self.device).eval()
+        except (RuntimeError, AssertionError) as error:
+            raise PolycovError(f"The device {self.device!r} is not there: {str(error).splitlines()[0]}") from error
         if any(isinstance(stage, Project) for stage in pool.post):
             self.pool_.fit(self._batches(array))
         self._n_features_out = pool.out_features
@@ -126,7 +131,8 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     def _batches(self, array: Array) -> Iterator[Tensor]:
         for start in range(0, len(array), self.batch_size):
-            batch = torch.from_numpy(np.ascontiguousarray(array[start : start + self.batch_size])).to(self.device)
+            rows = np.require(array[start : start + self.batch_size], requirements=["C", "W"])
+            batch = torch.from_numpy(rows).to(self.device)
             yield batch.mT if array.ndim == 3 and self.layout == "signals" else batch
 
     def __sklearn_tags__(self) -> Any:

@@ -23,7 +23,7 @@ def store(features: Tensor, dtype: Stored) -> tuple[Tensor, Tensor | None]:
         (B, D) of the dtype, and (B,) float32 or None.
 
     Raises:
-        PolycovError: on an unknown dtype.
+        PolycovError: on an unknown dtype, or another shape.
         NonFiniteError: if a feature is too large for float16, or is not finite.
 
     Example:
@@ -32,6 +32,9 @@ def store(features: Tensor, dtype: Stored) -> tuple[Tensor, Tensor | None]:
     """
     if dtype not in get_args(Stored):
         raise PolycovError(f"Unknown dtype of stored features {dtype!r}. {known(str(dtype), get_args(Stored))}")
+    if not isinstance(features, Tensor) or features.ndim != 2 or 0 in features.shape:
+        got = tuple(features.shape) if isinstance(features, Tensor) else type(features).__name__
+        raise PolycovError(f"Expected features as a tensor of shape (B, D), got {got}.")
     kept, scale = features.to(getattr(torch, dtype) if dtype != "int8" else torch.float32), None
     if not bool(kept.isfinite().all()):
         raise NonFiniteError(f"Expected finite features that {dtype} can hold, got {float(features.abs().max()):g}.")

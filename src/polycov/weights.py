@@ -65,10 +65,18 @@ def load_exactly(module: nn.Module, state: State, source: str, ignore: tuple[str
         for name in own
         if name in state and state[name].shape != own[name].shape
     ]
+    problems += [
+        f"{name} is {state[name].dtype}, not {own[name].dtype}"
+        for name in own
+        if name in state and state[name].is_floating_point() != own[name].is_floating_point()
+    ]
     if problems:
         more = f", and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise PolycovError(f"{source} does not fit the model: {'; '.join(problems[:8])}{more}.")
-    module.load_state_dict(state, strict=False)
+    try:
+        module.load_state_dict(state, strict=False)
+    except (RuntimeError, IndexError) as error:  # values that make no sketch
+        raise PolycovError(f"{source} does not fit the model: {' '.join(str(error).split())}") from error
 
 
 def offline_weights() -> Path | None:

@@ -55,7 +55,9 @@ class Preprocessing:
             raise PolycovError(f"Unknown crop {self.crop!r}. {known(self.crop, CROPS)}")
         if self.interpolation not in FILTERS:
             raise PolycovError(f"Unknown interpolation {self.interpolation!r}. {known(self.interpolation, FILTERS)}")
-        if len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
+        numbers = [*self.mean, *self.std]
+        plain = all(isinstance(value, int | float) and math.isfinite(value) for value in numbers)
+        if not plain or len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
             raise PolycovError(f"Expected three means and three positive deviations, got {self.mean}, {self.std}.")
 
     def key(self) -> dict[str, Any]:
