@@ -21,8 +21,17 @@ def write(path: Path, fill: Callable[[Path], object]) -> None:
         with beside.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(beside, path)
+    except OSError as error:
+        raise _named(error, path) from error
     finally:
         beside.unlink(missing_ok=True)
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """The error with the file that it is about, which a full disk does not say."""
+    return (
+        error if error.filename is not None or error.errno is None else OSError(error.errno, error.strerror, str(path))
+    )
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -51,13 +60,16 @@ def read_json(path: Path) -> Any:
 
 def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
     """Appends values to a file of JSON lines; whatever a killed process left unfinished at its end is cut off."""
-    with path.open("ab+") as file:
-        file.seek(0)
-        whole = file.read().rfind(b"\n") + 1
-        file.truncate(whole)
-        file.write(_encode("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)))
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("ab+") as file:
+            file.seek(0)
+            whole = file.read().rfind(b"\n") + 1
+            file.truncate(whole)
+            file.write(_encode("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise _named(error, path) from error
 
 
 def write_json_lines(path: Path, rows: Iterable[Any]) -> None:

@@ -132,10 +132,15 @@ def test_wrong_input_ends_in_one_sentence_and_leaves_what_was_done(
     (tmp_path / "text" / "a" / "x.jpg").write_text("no picture")
     assert "1 of 9 pictures cannot be read: a/x.jpg" in fails("compare", "text")
     assert "Expected seeds to be at least 1" in fails("compare", trees, "--seeds", "0")
+    assert "Expected channels to be at least 1" in fails("compare", trees, *TINY, "--channels", "-3")
+    assert "Expected size of pictures from 8" in fails("compare", trees, *TINY, "--size", "0")
+    assert "There are no validation pictures" in fails("compare", trees, *TINY, "--val-fraction", "0")
+    assert "GB, and there are" in fails("compare", trees, *TINY, "--dims", "2000000000")
+    assert "Nothing is left to compare" in fails("compare", trees, *TINY, "--methods", "ipccp-fit", "--dims", "4096")
     assert "is not a comparison" in fails("report", trees)
     main(["compare", str(trees), *TINY, "--seeds", "1", "--out", "cmp"])
     said = fails("compare", trees, *TINY, "--seeds", "1", "--out", "cmp", "--channels", "10")
-    assert "holds a comparison of other data, backbone or head" in said
+    assert "holds a comparison with channels 12, not 10. Choose another --out" in said
     before = results(Path("cmp"))
 
     def full(*_: object) -> None:
@@ -166,3 +171,44 @@ def test_the_command_is_in_the_record(trees: Path, tmp_path: Path) -> None:
     config = json.loads((tmp_path / "cmp" / "config.json").read_text())
     assert config["command"].startswith("polycov")
     assert config["counts"] == {"train": 30, "val": 6, "test": 18}
+
+
+def test_pictures_that_changed_are_not_mixed_with_records_of_others(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "trees", train=8, test=4)
+    arguments = ["compare", str(data), *TINY, "--seeds", "1", "--out", str(tmp_path / "cmp")]
+    main([*arguments, "--methods", "average"])
+    main([*arguments, "--methods", "gem", "--val-fraction", "0.20"])
+    some = next((data / "test").rglob("*.jpg"))
+    some.write_bytes(next((data / "train").rglob("*.jpg")).read_bytes())
+    assert "holds a comparison with other pictures" in fails(*arguments, "--methods", "isqrt-cov")
+    assert {key[0] for key in results(tmp_path / "cmp")} == {"average", "gem"}
+
+
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_the_first_process_stops_its_helpers(trees: Path, tmp_path: Path, sign: int) -> None:
+    command = [sys.executable, "-m", "polycov", "compare", str(trees), *TINY, "--seeds", "400", "--jobs", "2"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "cmp")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 120
+    while len(list(json_lines(tmp_path / "cmp" / "records.jsonl"))) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(sign)
+    _, said = process.communicate(timeout=60)
+    assert said.decode().strip() == "polycov: stopped. The same command goes on where it was."
+    done = len(results(tmp_path / "cmp"))
+    time.sleep(1.0)
+    assert 5 <= len(results(tmp_path / "cmp")) == done < 3200
+
+
+def test_the_backbone_limits_the_channels_and_few_pictures_the_components(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_data(tmp_path / "trees", train=3, test=2)
+    given = [*TINY[:6], "--workers", "0", "--stage", "2", "--seeds", "1", "--out", str(tmp_path / "cmp")]
+    main(["compare", str(data), *given, "--methods", "isqrt-cov,fewer-channels,ipccp-fit", "--dims", "10,2000,3000"])
+    rows = list(json_lines(tmp_path / "cmp" / "records.jsonl"))
+    assert {(row["method"], row["dim"]) for row in rows} == {("isqrt-cov", None), ("fewer-channels", 10)}
+    assert (
+        "left out: ipccp-fit at 10, 2000, 3000: a projection needs as many training pictures" in capsys.readouterr().out
+    )

@@ -46,8 +46,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "probe",
         points,
         {(p.method, p.dim): gap for p in points if p.method != "isqrt-cov"},
-        Recommendation(points[1], points[-1], gap),
-        make_gallery(data, said.tolist()),
+        Recommendation(points[1], points[-1], gap, 6, 3),
+        {"of": "ipccp-ts, 512 dimensions", **make_gallery(data, said.tolist())},
         [("data", "trees"), ("command", "polycov compare trees")],
     )
     write_page(folder / "report.html", [study])
@@ -156,6 +156,7 @@ def test_pictures_are_shown_and_wrong_ones_say_what_they_are(browser: Any, page:
     broken = "return [...document.images].filter(i => i.loading !== 'lazy' && !i.naturalWidth).length"
     assert browser.execute_script(broken) == 0
     (wrong,) = browser.find_elements("css selector", ".gallery .wrong")
+    assert "Predictions of ipccp-ts, 512 dimensions" in browser.find_element("css selector", "main").text
     assert "birch" in wrong.text
     assert "it is ash" in wrong.text
     assert len(browser.find_elements("css selector", ".pair")) == 1

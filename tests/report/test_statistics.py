@@ -63,8 +63,9 @@ def test_a_difference_on_the_same_pictures_is_found_where_accuracies_alone_would
 
 
 def test_there_is_no_difference_between_a_thing_and_itself() -> None:
-    rows = records("a", None, 10, 0.7, seeds=1)
+    rows = records("a", None, 10, 0.7, seeds=4)
     gap = paired_test(rows, rows, 600)
+    assert gap is not None
     assert (gap.mean, gap.low, gap.high, gap.p) == (0, 0, 0, 1)
     assert not gap.measurable
 
@@ -75,9 +76,10 @@ def test_the_interval_of_a_paired_difference_covers_the_truth() -> None:
     for i in range(100):
         chance = np.random.default_rng(i)
         a, b = chance.uniform(size=(2, 200)) < 0.7
-        gap = paired_val(
+        gap, pictures = paired_val(
             [record("a", None, 0, a, a, 1)], [record("b", None, 0, b, b, 1)], {0: list(range(200))}, seed=i
         )
+        assert pictures == 200
         covered += gap.low <= 0 <= gap.high
     assert 88 <= covered <= 99
 
@@ -86,7 +88,8 @@ def test_a_picture_held_out_by_several_seeds_counts_once() -> None:
     a, b = np.array([True, True]), np.array([False, True])
     one = [record("a", None, seed, a, a, 1) for seed in (0, 1)]
     other = [record("b", None, seed, b, b, 1) for seed in (0, 1)]
-    gap = paired_val(one, other, {0: [7, 8], 1: [7, 9]})
+    gap, pictures = paired_val(one, other, {0: [7, 8], 1: [7, 9]})
+    assert pictures == 3
     assert gap.mean == pytest.approx(1 / 3)  # picture 7 always gained, 8 and 9 never
 
 
@@ -113,3 +116,28 @@ def test_the_test_part_plays_no_part_in_the_choice() -> None:
     found = recommend(rows, SPLITS)
     assert found is not None
     assert found.chosen.method == "isqrt-cov"
+
+
+def test_settings_without_a_seed_in_common_are_not_compared() -> None:
+    one, other = records("a", None, 10, 0.7)[:2], records("b", None, 20, 0.9)[2:]
+    assert paired_test(one, other, 600) is None
+    assert paired_val(one, other, SPLITS) is None
+    found = recommend([*one, *other], SPLITS)
+    assert found is not None
+    assert found.chosen.method == "b"
+
+
+def test_the_words_say_what_was_and_what_was_not_compared() -> None:
+    alone = recommend(records("a", None, 10, 0.7), SPLITS)
+    assert alone is not None
+    assert alone.words().endswith("It is the best on validation, and nothing smaller was compared.")
+    clear = recommend(records("a", None, 10, 0.5) + records("b", None, 20, 0.9), SPLITS)
+    assert clear is not None
+    assert clear.words().endswith("and everything smaller is measurably below it.")
+    few = {seed: list(range(12)) for seed in range(4)}
+    rows = records("a", None, 10, 0.6, count=12) + records("b", None, 20, 0.75, count=12)
+    unclear = recommend(rows, few)
+    assert unclear is not None
+    assert unclear.chosen.method == "a"
+    assert "on the 12 validation pictures" in unclear.words()
+    assert "So few pictures cannot rule out a loss of" in unclear.words()

@@ -1,12 +1,14 @@
 """What is compared: every method at every dimension it can have, for every seed."""
 
+import hashlib
 import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polycov.errors import PolycovError
-from polycov.methods import create_pool, list_methods, method_options
+from polycov.methods import list_methods, method_options, method_spec
+from polycov.spec import parse_spec
 
 FEWER = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as the dimension has room for
 METHODS = (
@@ -40,7 +42,10 @@ class Setting:
     @property
     def key(self) -> str:
         """A name for it that can be that of a file."""
-        method = re.sub(r"[^a-z0-9.]+", "-", self.method.lower()).strip("-")
+        method = self.method
+        if method != FEWER and method not in list_methods():  # specs that differ in a sign or a bracket are different
+            digest = hashlib.sha256(method.encode()).hexdigest()[:8]
+            method = re.sub(r"[^a-z0-9.]+", "-", method.lower()).strip("-")[:60] + f"-{digest}"
         return f"{method}_{self.dim or 'own'}_{self.seed}"
 
     @property
@@ -71,15 +76,25 @@ def parse_methods(text: str) -> list[str]:
     Raises:
         PolycovError: if there are none, one twice, or one unknown.
     """
-    methods = split_list(text)
-    if not methods:
+    given = split_list(text)
+    if not given:
         raise PolycovError(f"Expected methods, such as {','.join(list_methods()[:3])}, got {text!r}.")
-    for method in methods:
-        if method != FEWER:
-            create_pool(method, 64, dim=8 if "dim" in method_options(method) else None)
-        if methods.count(method) > 1:
+    methods = []
+    for method in given:
+        if method != FEWER and method not in list_methods():
+            method = method_spec(method)  # in its canonical form
+        if method in methods:
             raise PolycovError(f"The method {method!r} is there twice.")
+        methods.append(method)
     return methods
+
+
+def fitted_to(method: str, dim: int | None) -> int:
+    """Returns how many training pictures a fitted projection in a method needs; 0 if it has none."""
+    if method == FEWER:
+        return 0
+    spec = parse_spec(method_spec(method, dim=dim if "dim" in method_options(method) else None))
+    return max((dict(stage.arguments)["dim"] for stage in spec.post if stage.stage.name == "project"), default=0)
 
 
 def parse_dims(text: str) -> list[int]:
@@ -99,7 +114,7 @@ def parse_dims(text: str) -> list[int]:
 
 
 def grid(methods: Sequence[str], dims: Sequence[int], seeds: int, channels: int, samples: int) -> list[Setting]:
-    """Returns all settings, seed by seed; those that cannot be are left out.
+    """Returns all settings, seed by seed. Left out are projections that the training pictures cannot be fitted to.
 
     Args:
         methods: to compare.
@@ -116,6 +131,6 @@ def grid(methods: Sequence[str], dims: Sequence[int], seeds: int, channels: int,
             elif "dim" not in method_options(method):
                 free = [None]
             else:
-                free = [dim for dim in dims if method != "ipccp-fit" or dim <= samples]
-            settings += [Setting(method, dim, seed) for dim in free]
+                free = list(dims)
+            settings += [Setting(method, dim, seed) for dim in free if fitted_to(method, dim) <= samples]
     return settings

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polycov.compare.grid import Setting
 from polycov.data.images import ImageData
+from polycov.errors import PolycovError
 from polycov.features import LocalFeatures
 from polycov.files import json_lines, read_json
 from polycov.methods import create_pool
@@ -65,6 +66,11 @@ class Reduced:
             tokens = maps.flatten(2).mT if maps.ndim == 4 else maps
             if channels:
                 mean, components = self._components(data, split)
+                if channels > len(components):
+                    raise PolycovError(
+                        f"Expected at most {len(components)} channels: there are {self.features.channels} in the "
+                        f"backbone, and principal components need as many local features. Got {channels}."
+                    )
                 tokens = (tokens - mean) @ components[:channels].mT
             made.append(tokens.contiguous())
         return torch.cat(made)
@@ -75,7 +81,7 @@ class Reduced:
             for maps in self.features.batches(data["train"], BATCH):
                 tokens = maps.flatten(2).mT if maps.ndim == 4 else maps
                 pca.update(tokens.reshape(-1, tokens.shape[-1]))
-            mean, components = pca.components(self.features.channels)
+            mean, components = pca.components(min(self.features.channels, pca.samples))
             self.basis = (split, mean.float(), components.float())
         return self.basis[1], self.basis[2]
 
@@ -125,6 +131,7 @@ def probe(setting: Setting, data: ImageData, reduced: Reduced, channels: int) ->
         "val_accuracy": ridge.val_accuracy,
         "test_accuracy": float(right.double().mean()),
         "stored": {dtype: float(hits.double().mean()) for dtype, hits in stored.items()},
+        "test_pictures": len(right),
         "val_right": pack(ridge.val_right),
         "test_right": pack(right),
         **({"predictions": predicted.tolist()} if setting.seed == 0 else {}),
@@ -177,6 +184,7 @@ def trained(setting: Setting, data: ImageData, config: Config, folder: Path, cac
         "dimensions": pool.out_features,
         "bytes": 4 * pool.out_features,
         "pool_ms": pooling_time(pool, model.backbone.locations(model.backbone.size)),
+        "test_pictures": len(right["test"]),
         "val_right": pack(right["val"]),
         "test_right": pack(right["test"]),
         **({"predictions": said["test"]} if setting.seed == 0 else {}),

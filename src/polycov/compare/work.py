@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from rich.table import Table
 from polycov.backbones import Backbone, fixed_size
 from polycov.bench.measure import hardware
 from polycov.compare.command import Compare
-from polycov.compare.grid import Setting, grid, parse_dims, parse_methods
+from polycov.compare.grid import Setting, fitted_to, grid, parse_dims, parse_methods
 from polycov.compare.measure import Reduced, probe, trained
 from polycov.data.check import look_for_broken, without_broken
 from polycov.data.images import ImageData, check
@@ -28,9 +29,11 @@ from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.features import LocalFeatures, extract
 from polycov.files import append_json_lines, cache_folder, json_lines, lock, read_json, write_json
+from polycov.methods import method_options
 from polycov.progress import make_console
-from polycov.report.command import read_study, report
+from polycov.report.command import read_study, show, write_report
 from polycov.report.gallery import make_gallery
+from polycov.report.page import Study
 from polycov.train.config import Config, read_recipe
 from polycov.train.start import preprocessing_for
 from polycov.versions import versions
@@ -53,7 +56,8 @@ class Comparison:
 
     def __init__(self, options: Compare) -> None:
         self.options = options
-        self.leads = _leave_group() == 0 and "POLYCOV_JOB" not in os.environ
+        self.parent = int(os.environ["POLYCOV_JOB"]) if "POLYCOV_JOB" in os.environ else None
+        self.leads = _leave_group() == 0 and self.parent is None
         self.methods, self.dims = parse_methods(options.methods), parse_dims(options.dims)
         for name in ("seeds", "jobs"):
             if getattr(options, name) < 1:
@@ -62,58 +66,107 @@ class Comparison:
         self.cache = cache_folder(options.cache)
         self.config = _config(options).check()
         self.channels = self.config.model.channels or 0
+        if self.channels < 1:
+            raise PolycovError(f"Expected channels to be at least 1, got {self.channels}.")
         self.broken: set[str] = set()
+        self.pictures = ""
         whole = self._read(0)
         with lock(self.cache / "checking.lock", wait=True):  # one process looks, the others then know
             found = look_for_broken(whole, self.cache, self.console, max(options.workers, 1))
         whole = check(without_broken(whole, found, options.broken, self.console))
         self.broken = set(found)
+        if not len(whole["val"]):
+            raise PolycovError(
+                "There are no validation pictures, on which everything is chosen. Expected --val-fraction above 0, and "
+                "more than one training picture of some classes."
+            )
+        self.pictures = whole.fingerprint(stamps=True)
+        self.size = fixed_size(options.backbone) or whole.side if options.size is None else options.size
+        Preprocessing(self.size, self.size)  # is it a size?
         self.folder = options.out or Path("runs") / f"compare-{whole.name}-{_digest(self._identity(whole))}"
         self._keep_identity(whole)
         self.console.print(f"comparison: {self.folder}", soft_wrap=True, markup=False)
-        samples = len(self._read(0)["train"])
-        self.settings = grid(self.methods, self.dims, options.seeds, self.channels, samples)
+        self.settings: list[Setting] = []
         self.features: LocalFeatures | None = None
 
     def run(self) -> None:
         """Measures what is not measured yet, and tells the result."""
         if self.options.head == "probe":
             self.features = self._extract()
+            self.channels = min(self.channels, self.features.channels)
+        self._plan()
         helpers = [self._helper() for _ in range(self.options.jobs - 1)]
+        before = signal.signal(signal.SIGTERM, _stop)
         try:
             self._work()
+        except BaseException:
+            for helper in helpers:
+                helper.terminate()
+            raise
         finally:
             for helper in helpers:
                 helper.wait()
+            signal.signal(signal.SIGTERM, before)
         if self.leads:
-            self._gallery()
-            report([self.folder], self.folder, self.console)
+            study = read_study(self.folder)
+            show(study, self.console)  # before anything is written, for which there may be no space
+            self._gallery(study)
+            write_report([self.folder], self.folder, self.console)
 
-    def _gallery(self) -> None:
+    def _plan(self) -> None:
+        """Makes the grid, and says what is left out of it.
+
+        Raises:
+            PolycovError: if nothing is left, or features would not fit into memory.
+        """
+        data = self._read(0)
+        samples = len(data["train"])
+        self.settings = grid(self.methods, self.dims, self.options.seeds, self.channels, samples)
+        out = {m: [d for d in self.dims if fitted_to(m, d) > samples] for m in self.methods if fitted_to(m, 1)}
+        for method, dims in out.items():
+            if dims:
+                free = f" at {', '.join(map(str, dims))}" if "dim" in method_options(method) else ""
+                why = f"a projection needs as many training pictures as it has dimensions, and there are {samples}"
+                self.console.print(f"left out: {method}{free}: {why}", markup=False, soft_wrap=True)
+        if not self.settings:
+            raise PolycovError("Nothing is left to compare.")
+        largest = max((s.dim or 0 for s in self.settings), default=0)
+        count, there = len(data.everything()), _memory()
+        need = 20 * largest * count
+        if need > there:
+            raise PolycovError(
+                f"Features of {largest} dimensions of {count} pictures take some {need / 2**30:.0f} GB, and there are "
+                f"{there / 2**30:.0f}. Choose smaller --dims."
+            )
+
+    def _gallery(self, study: Study) -> None:
         """Keeps pictures for the page: predictions of the feature that is recommended."""
-        study = read_study(self.folder)
-        if study.recommendation is None:
-            return
-        chosen = study.recommendation.chosen
-        row = next(
-            r for r in records(self.folder) if (r["method"], r["dim"], r["seed"]) == (chosen.method, chosen.dim, 0)
-        )
-        write_json(self.folder / "gallery.json", make_gallery(self._read(0), row["predictions"]))
+        chosen = study.recommendation.chosen if study.recommendation else None
+        for row in records(self.folder):
+            if chosen is not None and (row["method"], row["dim"], row["seed"]) == (chosen.method, chosen.dim, 0):
+                found = make_gallery(self._read(0), row["predictions"])
+                write_json(self.folder / "gallery.json", {"of": chosen.label, **found})
 
     def _read(self, seed: int) -> ImageData:
         """The pictures, with the validation part of a seed; the test part is the same for all."""
         options = self.options
         fractions: dict[str, Any] = {"val_fraction": options.val_fraction, "test_fraction": options.test_fraction}
         data = read_data(options.data, **fractions, val_seed=seed)
-        return data.without(self.broken) if self.broken else data
+        data = data.without(self.broken) if self.broken else data
+        if self.pictures and data.fingerprint(stamps=True) != self.pictures:
+            raise PolycovError(f"The pictures of {options.data!r} changed since the comparison began.")
+        return data
 
     def _identity(self, data: ImageData) -> dict[str, Any]:
-        """What all records of a comparison have in common."""
+        """What all records of a comparison have in common. The pictures say which data, and how they are divided."""
         plain = self.config.to_dict()
-        for name in ("workers", "split_seed", "val_seed", "broken"):
+        for name in ("data", "workers", "split_seed", "val_seed", "val_fraction", "test_fraction", "broken"):
             del plain["data"][name]
+        plain["data"]["size"] = self.size
         del plain["model"]["pool"], plain["model"]["dim"], plain["training"]["seed"]
-        return {"head": self.options.head, "config": plain, "pictures": data.fingerprint()}
+        if self.options.head == "probe":
+            del plain["training"]
+        return {"head": self.options.head, "config": plain, "pictures": [data.fingerprint(), self.pictures]}
 
     def _keep_identity(self, data: ImageData) -> None:
         """Writes what the comparison is of; or refuses to mix it with another."""
@@ -125,11 +178,12 @@ class Comparison:
                 counts = {part: len(samples) for part, samples in data.parts.items()}
                 command = " ".join(["polycov", *map(shlex.quote, sys.argv[1:])])
                 write_json(path, {"identity": now, **more, "counts": counts, "command": command})
-        before = read_json(path)["identity"]
-        if before != json.loads(json.dumps(now)):
-            raise PolycovError(
-                f"{str(self.folder)!r} holds a comparison of other data, backbone or head. Choose another --out."
-            )
+        before, after = _flat(read_json(path).get("identity")), _flat(json.loads(json.dumps(now)))
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if changed:
+            name = changed[0]
+            was = "other pictures" if name == "pictures" else f"{name} {before.get(name)!r}, not {after.get(name)!r}"
+            raise PolycovError(f"{str(self.folder)!r} holds a comparison with {was}. Choose another --out.")
 
     def _helper(self) -> "subprocess.Popen[bytes]":
         """Starts another process on the same comparison, silent, with its share of the cores."""
@@ -142,8 +196,9 @@ class Comparison:
             if name != "data" and value is not None
             for text in (f"--{name.replace('_', '-')}", str(value))
         ]
-        environment = {**os.environ, "POLYCOV_JOB": "1", "OMP_NUM_THREADS": str(threads)}
-        return subprocess.Popen([sys.executable, "-m", "polycov", "compare", options.data, *flags], env=environment)
+        environment = {**os.environ, "POLYCOV_JOB": str(os.getpid()), "OMP_NUM_THREADS": str(threads)}
+        command = [sys.executable, "-m", "polycov", "compare", options.data, *flags]
+        return subprocess.Popen(command, env=environment, start_new_session=True)  # Ctrl-C is for this process alone
 
     def _work(self) -> None:
         """Goes through the grid until all of it is measured, by this process or another."""
@@ -153,6 +208,8 @@ class Comparison:
             while left := self._left(live):
                 made = False
                 for setting in left:
+                    if self.parent not in (None, os.getppid()):
+                        return  # the process that started this one is gone
                     with lock(self.folder / "locks" / setting.key) as mine:
                         if mine and not self._done(setting):
                             self._tell(setting, self._measure(setting, reduced))
@@ -211,8 +268,7 @@ class Comparison:
     def _extract(self) -> LocalFeatures:
         """Local features of all pictures, computed once; one process does, the others wait."""
         options, data = self.config.data, self._read(0)
-        size = self.options.size or fixed_size(self.options.backbone) or data.side
-        Preprocessing(size, size)
+        size = self.size
         wanted = None if self.options.stage == "last" else self.options.stage
         backbone = Backbone(self.options.backbone, weights=self.options.weights, stage=wanted, size=size)
         with lock(self.folder / "features.lock", wait=True):
@@ -243,6 +299,23 @@ def live_table(found: list[Record], settings: list[Setting], left: list[Setting]
         values = [cells.get(method, {}).get(dim) for dim in (None, *dims)]
         table.add_row(escape(method), *(f"{sum(v) / len(v):.1%} ({len(v)})" if v else "" for v in values))
     return table
+
+
+def _stop(*_: object) -> None:
+    """Ends by an exception, as Ctrl-C does, so that helpers are ended too."""
+    raise KeyboardInterrupt
+
+
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """The leaves of nested dictionaries, by the name of their last key."""
+    if not isinstance(value, dict):
+        return {name: value}
+    return {key: leaf for inner, one in value.items() for key, leaf in _flat(one, inner).items()}
+
+
+def _memory() -> int:
+    """The bytes of memory of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _key(setting: Setting) -> tuple[str, int | None, int]:

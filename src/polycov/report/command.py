@@ -1,5 +1,6 @@
 """``polycov report``: tables, figures and the page of comparisons."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from polycov.errors import PolycovError
 from polycov.files import json_lines, read_json
@@ -42,25 +44,31 @@ def run(options: Report) -> None:
     """
     if not options.runs:
         raise PolycovError("Expected folders of comparisons.")
-    report(options.runs, options.out or options.runs[0], make_console())
+    for folder in options.runs:
+        show(read_study(folder), make_console())
+    write_report(options.runs, options.out or options.runs[0], make_console())
 
 
-def report(folders: tuple[Path, ...] | list[Path], out: Path, console: Console) -> Path:
-    """Writes tables and figures of each comparison, and one page; prints the tables. Returns the page."""
+def show(study: Study, console: Console) -> None:
+    """Prints the table of a comparison, its recommendation, and what storing features costs."""
+    console.print(terminal_table(study))
+    said = [study.recommendation.words() if study.recommendation else "", storing_in_words(study.points)]
+    for words in filter(None, said):
+        console.print(words, markup=False)
+
+
+def write_report(folders: Sequence[Path], out: Path, console: Console) -> Path:
+    """Writes tables and figures of each comparison, and one page, which it returns."""
+    places = [out if folder.resolve() == out.resolve() else out / folder.resolve().name for folder in folders]
+    places = [p if places.count(p) == 1 else p.with_name(f"{p.name}-{i + 1}") for i, p in enumerate(places)]
     studies = []
-    for folder in folders:
+    for folder, place in zip(folders, places, strict=True):
         study = read_study(folder)
-        place = folder if folder == out else out / folder.name
         (place / "figures").mkdir(parents=True, exist_ok=True)
         (place / "tables").mkdir(parents=True, exist_ok=True)
         write_figures(place / "figures", study.points)
         write_csv(place / "tables" / "comparison.csv", HEAD, rows(study.points, study.differences))
         write_latex(place / "tables" / "comparison.tex", study.points, study.differences)
-        console.print(terminal_table(study))
-        if study.recommendation is not None:
-            console.print(study.recommendation.words(), markup=False)
-        if said := storing_in_words(study.points):
-            console.print(said, markup=False)
         studies.append(study)
     page = out / "report.html"
     write_page(page, studies)
@@ -77,10 +85,22 @@ def read_study(folder: Path) -> Study:
     if not (folder / "config.json").is_file() or "identity" not in read_json(folder / "config.json"):
         raise PolycovError(f"{str(folder)!r} is not a comparison.")
     config = read_json(folder / "config.json")
+    try:
+        return _study(folder, config)
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, PolycovError):
+            raise
+        raise PolycovError(f"The records of {str(folder)!r} are damaged: {type(error).__name__} {error}.") from error
+
+
+def _study(folder: Path, config: dict[str, Any]) -> Study:
     found = {(row["method"], row["dim"], row["seed"]): row for row in json_lines(folder / "records.jsonl")}
     records = list(found.values())
     if not records:
         raise PolycovError(f"The comparison {str(folder)!r} has no records yet.")
+    count = config["counts"]["test"]
+    if any(row.get("test_pictures", count) != count for row in records):
+        raise PolycovError(f"The records of {str(folder)!r} are of different numbers of test pictures.")
     splits = {int(path.stem): read_json(path) for path in sorted((folder / "splits").glob("*.json"))}
     gallery, features = folder / "gallery.json", folder / "features.json"
     return Study(
@@ -107,10 +127,20 @@ def facts(config: dict[str, Any], features: dict[str, Any], records: list[Record
         ("backbone", f"{model['backbone']}, weights {model['weights']}{_where(features)}"),
         ("command", config.get("command", "")),
         ("settings", f"{len(records)}, of {len({row['method'] for row in records})} methods"),
-        ("time", f"{sum(row['seconds'] for row in records) / 60:.1f} minutes of work, without local features"),
+        ("time", f"{in_words(sum(row['seconds'] for row in records))} of work, without local features"),
         ("hardware", machines),
         ("versions", versions),
     ]
+
+
+def in_words(seconds: float) -> str:
+    """Returns a duration in words.
+
+    Example:
+        >>> in_words(50), in_words(150)
+        ('50 seconds', '2.5 minutes')
+    """
+    return f"{seconds:.0f} seconds" if seconds < 100 else f"{seconds / 60:.1f} minutes"
 
 
 def _where(features: dict[str, Any]) -> str:
@@ -124,7 +154,7 @@ def _where(features: dict[str, Any]) -> str:
 
 def terminal_table(study: Study) -> Table:
     """Returns the main table for a terminal."""
-    table = Table(title=f"{study.name}: test accuracy, mean ± standard error over seeds")
+    table = Table(title=Text(f"{study.name}: test accuracy, mean ± standard error over seeds"))
     for name in ("method", "dimensions", "test %", "validation %", "minus isqrt-cov", "ms a picture", "kernel error %"):
         table.add_column(name, justify="left" if name == "method" else "right")
     last = None
@@ -133,7 +163,7 @@ def terminal_table(study: Study) -> Table:
             table.add_section()
         last = point.method
         table.add_row(
-            method_title(point.method),
+            Text(method_title(point.method)),
             str(point.dimensions),
             percent(point.test, point.test_error),
             percent(point.val, point.val_error),

@@ -85,7 +85,7 @@ def write_page(path: Path, studies: Sequence[Study]) -> None:
     )
     numbers = json.dumps([_numbers(study) for study in studies], allow_nan=False)
     text = template.render(
-        title=f"Which pooling for {', '.join(study.name for study in studies)}, and at what size?",
+        title=f"Which pooling for {', '.join(dict.fromkeys(study.name for study in studies))}, and at what size?",
         style=Markup(here.joinpath("page.css").read_text("utf-8")),
         script=Markup(here.joinpath("page.js").read_text("utf-8")),
         json=Markup(numbers.replace("<", "\\u003c")),  # nothing in a name ends the script
@@ -117,7 +117,6 @@ def _numbers(study: Study) -> list[dict[str, Any]]:
 
 def _part(study: Study) -> dict[str, Any]:
     recommendation = study.recommendation
-    chosen = recommendation.chosen if recommendation else None
     return {
         "name": study.name,
         "classes": study.classes,
@@ -128,7 +127,7 @@ def _part(study: Study) -> dict[str, Any]:
         "storing": storing_in_words(study.points),
         "table": {"head": HEAD, "rows": [_row(study, point) for point in study.points]},
         "gallery": study.gallery,
-        "gallery_of": chosen.label if chosen else "",
+        "gallery_of": (study.gallery or {}).get("of", "the feature that was recommended"),
         "facts": study.facts,
     }
 

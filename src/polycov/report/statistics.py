@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from polycov.compare.grid import FEWER
+from polycov.compare.grid import FEWER, METHODS
 from polycov.compare.measure import STORED, unpack
 
 Record = dict[str, Any]
 Array = np.ndarray[Any, Any]
 RESAMPLES = 2000
 UNCOMPRESSED = "isqrt-cov"
+WIDE = 0.05  # an interval that reaches further says little
 
 
 @dataclass(frozen=True)
@@ -77,8 +78,8 @@ def by_setting(records: Sequence[Record]) -> dict[tuple[str, int | None], list[R
 
 
 def points(records: Sequence[Record]) -> list[Point]:
-    """Returns a point for each method and dimension, in the order of the records."""
-    order = list(dict.fromkeys(row["method"] for row in records))
+    """Returns a point for each method and dimension: methods in the usual order, then specs, each by size."""
+    order = list(dict.fromkeys([*METHODS, *sorted(row["method"] for row in records)]))
     made = []
     for (method, dim), rows in by_setting(records).items():
         test, val = ([row[f"{part}_accuracy"] for row in rows] for part in ("test", "val"))
@@ -152,25 +153,30 @@ def _right(rows: Sequence[Record], part: str, count: int) -> Array:
     return np.stack([unpack(row[f"{part}_right"], count) for row in rows]).astype(float)
 
 
-def paired_test(one: Sequence[Record], other: Sequence[Record], count: int, seed: int = 0) -> Difference:
-    """Returns the difference of two settings on the same test pictures.
+def paired_test(one: Sequence[Record], other: Sequence[Record], count: int, seed: int = 0) -> Difference | None:
+    """Returns the difference of two settings on the same test pictures, over the seeds that both have; None if none.
 
-    Pictures and seeds are both drawn anew in each resample, so the interval holds for other pictures and sketches.
+    Pictures and seeds are both drawn anew in each resample, each seed for both settings together, since both have its
+    split and its sketch. So the interval holds for other pictures and other seeds; of one seed, for pictures alone.
     """
+    a, b = ({row["seed"]: row for row in rows} for rows in (one, other))
+    common = sorted(a.keys() & b.keys())
+    if not common:
+        return None
+    gap = _right([a[s] for s in common], "test", count) - _right([b[s] for s in common], "test", count)
     chance = np.random.default_rng(seed)
-    a, b = _right(one, "test", count), _right(other, "test", count)
     means = np.empty(RESAMPLES)
     for i in range(RESAMPLES):
         weights = chance.multinomial(count, np.full(count, 1 / count)) / count
-        chosen_a, chosen_b = chance.integers(len(a), size=len(a)), chance.integers(len(b), size=len(b))
-        means[i] = (a[chosen_a].mean(0) - b[chosen_b].mean(0)) @ weights
-    return _difference(float(a.mean() - b.mean()), means)
+        means[i] = gap[chance.integers(len(gap), size=len(gap))].mean(0) @ weights
+    return _difference(float(gap.mean()), means)
 
 
 def paired_val(
     one: Sequence[Record], other: Sequence[Record], splits: dict[int, list[int]], seed: int = 0
-) -> Difference:
-    """Returns the difference of two settings on the validation pictures of the seeds that both have.
+) -> tuple[Difference, int] | None:
+    """Returns the difference of two settings on the validation pictures of the seeds that both have, and the number of
+    these pictures; None if they have no seed in common.
 
     A picture that several seeds hold out counts once, with its mean; pictures are drawn anew in each resample.
     """
@@ -181,10 +187,12 @@ def paired_val(
         gap = _right([a[number]], "val", len(pictures))[0] - _right([b[number]], "val", len(pictures))[0]
         for picture, value in zip(pictures, gap, strict=True):
             sums.setdefault(picture, []).append(float(value))
+    if not sums:
+        return None
     values = np.array([np.mean(list_) for list_ in sums.values()])
     chance = np.random.default_rng(seed)
     weights = chance.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES) / len(values)
-    return _difference(float(values.mean()), weights @ values)
+    return _difference(float(values.mean()), weights @ values), len(values)
 
 
 def _difference(mean: float, resampled: Array) -> Difference:
@@ -201,11 +209,15 @@ class Recommendation:
         best: the point of the highest validation accuracy.
         chosen: the smallest that is not measurably below it.
         gap: the best less the chosen, on validation.
+        pictures: different validation pictures, over all seeds.
+        smaller: how many smaller features were compared.
     """
 
     best: Point
     chosen: Point
     gap: Difference
+    pictures: int
+    smaller: int
 
     def words(self) -> str:
         """Returns it in words, with the test accuracies that played no part in it."""
@@ -215,13 +227,17 @@ class Recommendation:
             f"({size_in_words(chosen.bytes)} a picture): {chosen.test:.1%} on the test pictures. "
         )
         if chosen == best:
-            return text + "It is the best on validation, and everything smaller is measurably below it."
+            below = "everything smaller is measurably below it" if self.smaller else "nothing smaller was compared"
+            return text + f"It is the best on validation, and {below}."
         gap, low, high = (round(100 * value, 1) + 0.0 for value in (self.gap.mean, self.gap.low, self.gap.high))
-        return text + (
-            f"The best on validation is {best.label} ({best.test:.1%} on the test), but the difference there, "
-            f"{gap:.1f} points (95 %: {low:.1f} to {high:.1f}), "
-            f"cannot be told from none, and it is {best.bytes / chosen.bytes:.1f} times the size."
+        text += (
+            f"The best on validation is {best.label} ({best.test:.1%} on the test), but on the {self.pictures} "
+            f"validation pictures the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), cannot be told "
+            f"from none, and it is {best.bytes / chosen.bytes:.1f} times the size."
         )
+        if self.gap.high > WIDE:
+            text += f" So few pictures cannot rule out a loss of {high:.0f} points: use more seeds, or more pictures."
+        return text
 
 
 def size_in_words(count: int) -> str:
@@ -247,9 +263,10 @@ def recommend(records: Sequence[Record], splits: dict[int, list[int]]) -> Recomm
         return None
     best = max(found, key=lambda point: point.val)
     for point in sorted(found, key=lambda point: (point.bytes, -point.val)):
-        gap = paired_val(groups[best.method, best.dim], groups[point.method, point.dim], splits)
-        if point == best or gap.at_least <= 0:  # is it below? a one-sided question
-            return Recommendation(best, point, gap)
+        paired = paired_val(groups[best.method, best.dim], groups[point.method, point.dim], splits)
+        if paired is not None and (point == best or paired[0].at_least <= 0):  # is it below? a one-sided question
+            smaller = sum(other.bytes < point.bytes for other in found)
+            return Recommendation(best, point, *paired, smaller)
     return None
 
 
@@ -259,7 +276,8 @@ def against_uncompressed(records: Sequence[Record], count: int) -> dict[tuple[st
     full = groups.get((UNCOMPRESSED, None))
     if full is None:
         return {}
-    return {key: paired_test(rows, full, count) for key, rows in groups.items() if key != (UNCOMPRESSED, None)}
+    gaps = {key: paired_test(rows, full, count) for key, rows in groups.items() if key != (UNCOMPRESSED, None)}
+    return {key: gap for key, gap in gaps.items() if gap is not None}
 
 
 def method_title(method: str) -> str:

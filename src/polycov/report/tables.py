@@ -72,7 +72,8 @@ def gap_in_words(gap: Difference | None) -> str:
     if gap is None:
         return ""
     star = " *" if gap.measurable else ""
-    return f"{100 * gap.mean:+.1f} ({100 * gap.low:+.1f} to {100 * gap.high:+.1f}){star}"
+    mean, low, high = (round(100 * value, 1) + 0.0 for value in (gap.mean, gap.low, gap.high))  # 0 has no minus
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f}){star}"
 
 
 def write_csv(path: Path, head: Sequence[str], body: Sequence[Sequence[Cell]]) -> None:
