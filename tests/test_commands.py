@@ -49,7 +49,10 @@ def fails(*arguments: str | Path) -> str:
     return str(stopped.value.code)
 
 
-@pytest.mark.parametrize("command", [[], ["train"], ["evaluate"], ["predict"], ["embed"], ["list"], ["bench"]])
+COMMANDS = ["train", "evaluate", "predict", "embed", "export", "compare", "report", "list", "bench"]
+
+
+@pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main([*command, "--help"])

@@ -262,9 +262,7 @@ class OnnxClassifier:
         self.file = OnnxFile(path)
         try:
             self.classes: list[str] = self.file.described["classes"]
-            prepared = self.file.described["preprocessing"]
-            prepared |= {name: tuple(prepared[name]) for name in ("mean", "std")}
-            self.preprocessing = Preprocessing(**prepared)
+            self.preprocessing = Preprocessing.from_dict(self.file.described["preprocessing"])
             if self.file.output.shape[-1] != len(self.classes):
                 raise KeyError("classes")
         except (KeyError, TypeError) as error:

@@ -130,9 +130,7 @@ def read_pretrained(folder: Path) -> Model:
     try:
         if described["format"] != FORMAT:
             raise PolycovError(f"expected format {FORMAT}, got {described['format']!r}")
-        prepared: dict[str, Any] = described["preprocessing"]
-        prepared |= {name: tuple(prepared[name]) for name in ("mean", "std")}
-        preprocessing = Preprocessing(**prepared)
+        preprocessing = Preprocessing.from_dict(described["preprocessing"])
         _check_sizes(described["model"], max(tensor.numel() for tensor in tensors.values()))
         model = create_model(**described["model"], weights="none")
         model.preprocessing, model.classes = preprocessing, described["classes"]

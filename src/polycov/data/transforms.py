@@ -60,6 +60,11 @@ class Preprocessing:
         if not plain or len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
             raise PolycovError(f"Expected three means and three positive deviations, got {self.mean}, {self.std}.")
 
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "Preprocessing":
+        """Returns what `dataclasses.asdict` gave, also by way of JSON, which has no tuples."""
+        return cls(**values | {name: tuple(values[name]) for name in ("mean", "std")})
+
     def key(self) -> dict[str, Any]:
         """Returns what the numbers of evaluation depend on."""
         parts = ("size", "resize", "squash", "mean", "std", "interpolation")
