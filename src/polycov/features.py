@@ -18,7 +18,7 @@ from polycov.data.images import ImageData, Samples
 from polycov.data.loading import load
 from polycov.data.transforms import Preprocessing
 from polycov.errors import NonFiniteError
-from polycov.files import write_json
+from polycov.files import lock, write_json
 from polycov.progress import ticking
 
 
@@ -112,8 +112,11 @@ def extract(
     backbone.to(device, memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
     try:
         shape = (len(whole), *_shape(backbone, preprocessing.size, device))
-        if rank == 0 and not _whole_files(folder, shape):
-            _make_files(folder, key, shape)
+        if rank == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            with lock(folder / "files.lock", wait=True):  # another program may want the same features at this moment
+                if not _whole_files(folder, shape):
+                    _make_files(folder, key, shape)
         _wait()
         array, done = (np.lib.format.open_memmap(folder / name, "r+") for name in ("features.npy", "done.npy"))
         mine = [i for i in range(rank, len(whole), world) if not done[i]]
@@ -157,7 +160,6 @@ def _whole_files(folder: Path, shape: tuple[int, ...]) -> bool:
 
 def _make_files(folder: Path, key: dict[str, Any], shape: tuple[int, ...]) -> None:
     """Makes the files of the features, and of which of them are done: none."""
-    folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "key.json", key)
     features = folder / "features.npy"
     np.lib.format.open_memmap(features, "w+", np.float16, shape).flush()

@@ -7,6 +7,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -87,6 +88,7 @@ class Comparison:
         self._keep_identity(whole)
         self.console.print(f"comparison: {self.folder}", soft_wrap=True, markup=False)
         self.settings: list[Setting] = []
+        self.stopping = False
         self.features: LocalFeatures | None = None
 
     def run(self) -> None:
@@ -96,7 +98,8 @@ class Comparison:
             self.channels = min(self.channels, self.features.channels)
         self._plan()
         helpers = [self._helper() for _ in range(self.options.jobs - 1)]
-        before = signal.signal(signal.SIGTERM, _stop)
+        main = threading.current_thread() is threading.main_thread()  # no other may say what signals do
+        before = {sign: signal.signal(sign, self._stop) for sign in (signal.SIGINT, signal.SIGTERM)} if main else {}
         try:
             self._work()
         except BaseException:
@@ -106,12 +109,18 @@ class Comparison:
         finally:
             for helper in helpers:
                 helper.wait()
-            signal.signal(signal.SIGTERM, before)
+            for sign, handler in before.items():
+                signal.signal(sign, handler)
         if self.leads:
             study = read_study(self.folder)
             show(study, self.console)  # before anything is written, for which there may be no space
             self._gallery(study)
             write_report([self.folder], self.folder, self.console)
+
+    def _stop(self, *_: object) -> None:
+        """Ends by an exception, so that helpers are ended too. Where it strikes it may be lost, so it is remembered."""
+        self.stopping = True
+        raise KeyboardInterrupt
 
     def _plan(self) -> None:
         """Makes the grid, and says what is left out of it.
@@ -208,6 +217,8 @@ class Comparison:
             while left := self._left(live):
                 made = False
                 for setting in left:
+                    if self.stopping:
+                        raise KeyboardInterrupt
                     if self.parent not in (None, os.getppid()):
                         return  # the process that started this one is gone
                     with lock(self.folder / "locks" / setting.key) as mine:
@@ -299,11 +310,6 @@ def live_table(found: list[Record], settings: list[Setting], left: list[Setting]
         values = [cells.get(method, {}).get(dim) for dim in (None, *dims)]
         table.add_row(escape(method), *(f"{sum(v) / len(v):.1%} ({len(v)})" if v else "" for v in values))
     return table
-
-
-def _stop(*_: object) -> None:
-    """Ends by an exception, as Ctrl-C does, so that helpers are ended too."""
-    raise KeyboardInterrupt
 
 
 def _flat(value: Any, name: str = "") -> dict[str, Any]:
