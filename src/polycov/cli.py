@@ -1,6 +1,7 @@
 """The command ``polycov``."""
 
 import ctypes
+import os
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -28,6 +29,8 @@ def main(arguments: list[str] | None = None) -> None:
     except OSError as error:  # no space left, no permission: the system says it well
         sys.exit(f"polycov: {error}")
     except KeyboardInterrupt:
+        if "POLYCOV_JOB" in os.environ:  # a helper: the process that started it speaks
+            sys.exit(1)
         goes_on = {"train": " Go on with: polycov train --resume RUN", "compare": MORE, "embed": MORE}
         sys.exit(f"polycov: stopped.{goes_on.get(arguments[0], '') if arguments else ''}")
 

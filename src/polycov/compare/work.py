@@ -82,7 +82,8 @@ class Comparison:
                 "more than one training picture of some classes."
             )
         self.pictures = whole.fingerprint(stamps=True)
-        self.size = fixed_size(options.backbone) or whole.side if options.size is None else options.size
+        given = self.config.data.size
+        self.size = (fixed_size(options.backbone) or whole.side) if given is None else given
         Preprocessing(self.size, self.size)  # is it a size?
         self.folder = options.out or Path("runs") / f"compare-{whole.name}-{_digest(self._identity(whole))}"
         self._keep_identity(whole)
