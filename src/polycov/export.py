@@ -93,9 +93,8 @@ def as_program(module: nn.Module, example: Tensor | None = None) -> torch.export
                 "use sqrt(5) or another number of iterations up to 12 instead of sqrt(exact), log(16) for log(exact)."
             )
     example = example_of(module) if example is None else example
-    example = (
-        torch.cat([example, example]) if len(example) == 1 else example
-    )  # one sample would be taken for a constant
+    if len(example) == 1:  # one would be taken for a constant
+        example = torch.cat([example, example])
     batch = torch.export.Dim("batch", min=1, max=2**20)
     was_training = module.training
     module.eval()
