@@ -22,6 +22,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         options, run = _parse(arguments)
         run(options)
+        _leave_group()
     except PolycovError as error:
         sys.exit(f"polycov: {error}")
     except BrokenPipeError:  # the reader has seen enough
@@ -33,6 +34,14 @@ def main(arguments: list[str] | None = None) -> None:
             sys.exit(1)
         goes_on = {"train": " Go on with: polycov train --resume RUN", "compare": MORE, "embed": MORE}
         sys.exit(f"polycov: stopped.{goes_on.get(arguments[0], '') if arguments else ''}")
+
+
+def _leave_group() -> None:
+    """Leaves the group of processes that a launcher started: its threads must not outlive it, or the program aborts."""
+    import torch.distributed
+
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 
 
 def _keep_freed_memory() -> None:
