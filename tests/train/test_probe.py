@@ -31,12 +31,16 @@ def test_ridge_is_scikit_learns(count: int, features: int) -> None:
     model = SklearnRidge(alpha=0.3 * path.unit).fit(x.double().numpy(), np.eye(4)[y.numpy()])
     np.testing.assert_allclose(weight.mT.numpy(), model.coef_, rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(bias.numpy(), model.intercept_, rtol=1e-6, atol=1e-9)
+    for strength, outputs in zip((0.3, 3.0), path.predict(x[:7] + 1, (0.3, 3.0)), strict=True):
+        model = SklearnRidge(alpha=strength * path.unit).fit(x.double().numpy(), np.eye(4)[y.numpy()])
+        np.testing.assert_allclose(outputs.numpy(), model.predict((x[:7] + 1).double().numpy()), rtol=1e-6, atol=1e-9)
 
 
 def test_the_strength_is_the_best_on_validation_and_the_last_fit_has_all_features() -> None:
     (x, y), (v, w) = clusters(60, 30, 4, seed=1), clusters(40, 30, 4, seed=2)
     ridge = fit_ridge(x, y, v, w, 4)
-    accuracies = {s: float((_Path(x, y, 4).predict(v, s).argmax(1) == w).double().mean()) for s in STRENGTHS}
+    outputs = zip(STRENGTHS, _Path(x, y, 4).predict(v, STRENGTHS), strict=True)
+    accuracies = {strength: float((o.argmax(1) == w).double().mean()) for strength, o in outputs}
     assert ridge.val_accuracy == max(accuracies.values()) == accuracies[ridge.strength]
     weight, _ = _Path(torch.cat([x, v]), torch.cat([y, w]), 4).solve(ridge.strength)
     scale = float(ridge.weight.norm() / weight.norm())

@@ -1,6 +1,6 @@
 """A first answer in closed form: principal components, a pool, a ridge classifier."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -96,8 +96,7 @@ def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tens
     path = _Path(train, train_labels, classes)
     targets = _indicators(val_labels, classes)
     best: tuple[tuple[float, float], float, Tensor] | None = None
-    for strength in STRENGTHS:
-        outputs = path.predict(val, strength)
+    for strength, outputs in zip(STRENGTHS, path.predict(val, STRENGTHS), strict=True):
         accuracy = float((outputs.argmax(1) == val_labels).double().mean())
         value = (accuracy, -float((outputs - targets).square().mean()))
         if best is None or value > best[0]:
@@ -118,25 +117,31 @@ class _Path:
         self.rows = features - self.mean
         targets = _indicators(labels, classes)
         self.level = targets.mean(0)
-        self.targets = targets - self.level
+        targets = targets - self.level
         self.unit = float(self.rows.square().sum()) / len(self.rows) or 1.0  # mean squared length
         self.dual = len(self.rows) <= self.rows.shape[1]
         self.gram = self.rows @ self.rows.mT if self.dual else self.rows.mT @ self.rows
+        self.targets = targets if self.dual else self.rows.mT @ targets
+
+    def _coefficients(self, strength: float) -> Tensor:
+        """Of the rows, (n, classes), or of the columns, (D, classes)."""
+        damped = self.gram + strength * self.unit * torch.eye(len(self.gram), dtype=torch.float64)
+        return torch.cholesky_solve(self.targets, torch.linalg.cholesky(damped))
 
     def solve(self, strength: float) -> tuple[Tensor, Tensor]:
         """Weight (D, classes) and bias (classes,)."""
-        damped = self.gram + strength * self.unit * torch.eye(len(self.gram), dtype=torch.float64)
-        factor = torch.linalg.cholesky(damped)
+        weight = self._coefficients(strength)
         if self.dual:
-            weight = self.rows.mT @ torch.cholesky_solve(self.targets, factor)
-        else:
-            weight = torch.cholesky_solve(self.rows.mT @ self.targets, factor)
+            weight = self.rows.mT @ weight
         return weight, self.level - self.mean @ weight
 
-    def predict(self, features: Tensor, strength: float) -> Tensor:
-        """Outputs (m, classes)."""
-        weight, bias = self.solve(strength)
-        return features.double() @ weight + bias
+    def predict(self, features: Tensor, strengths: Iterable[float]) -> Iterator[Tensor]:
+        """Yields the outputs of each strength, (m, classes)."""
+        features = features.double() - self.mean
+        if self.dual:
+            features = features @ self.rows.mT  # once for all strengths
+        for strength in strengths:
+            yield features @ self._coefficients(strength) + self.level
 
 
 def _indicators(labels: Tensor, classes: int) -> Tensor:
