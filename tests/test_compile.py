@@ -39,6 +39,12 @@ def test_any_batch_and_size(spec: str) -> None:
     compiled = torch.compile(pool, fullgraph=True, dynamic=True, backend="aot_eager")
     for batch, locations in ((2, 12), (3, 5), (4, 30), (5, 31)):
         agree(pool, compiled, features(batch, locations))
+
+
+@pytest.mark.parametrize("spec", ["average", "max", "gem(3)", "covariance | sqrt(5) | tensor_sketch(6)"])
+def test_maps_of_any_size(spec: str) -> None:
+    pool = make(spec)
+    compiled = torch.compile(pool, fullgraph=True, dynamic=True, backend="aot_eager")
     for batch, height in ((2, 4), (3, 7)):
         maps = features(batch, height * 5).mT.reshape(batch, CHANNELS, height, 5)
         agree(pool, compiled, maps)

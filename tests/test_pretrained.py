@@ -251,7 +251,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def hub(saved: Path) -> Iterator[str]:
+def hub(saved: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     Hub.folder, Hub.asked = saved, []
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

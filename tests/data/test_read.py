@@ -273,8 +273,7 @@ def test_what_one_cannot_learn_from_is_refused_in_a_sentence(tmp_path: Path, mis
         ("hfds/no/such", "Cannot read the data set 'no/such'"),
     ],
 )
-def test_data_that_are_not_there(data: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_data_that_are_not_there(data: str, message: str) -> None:
     with pytest.raises(PolycovError, match=message):
         read(data)
 
