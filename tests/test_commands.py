@@ -1,5 +1,6 @@
 """The commands as a user meets them: help, results, and one clear sentence for each mistake."""
 
+import csv
 import json
 import subprocess
 import sys
@@ -181,6 +182,24 @@ def test_prediction_names_what_it_cannot_read_and_goes_on(
     out = capsys.readouterr().out
     assert "cannot read" in out
     assert "006.jpg" in out
+
+
+def test_predictions_go_to_a_file(
+    finished: Path, trees: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["predict", str(finished), str(trees / "test"), "--top", "2"]
+    main([*given, "-o", str(tmp_path / "new" / "found.csv")])
+    with (tmp_path / "new" / "found.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [Path(row["picture"]) for row in rows] == sorted((trees / "test").rglob("*.jpg"))
+    assert list(rows[0]) == ["picture", "class 1", "probability 1", "class 2", "probability 2"]
+    assert all(0 <= float(row["probability 2"]) <= float(row["probability 1"]) <= 1 for row in rows)
+    capsys.readouterr()
+    main(given)
+    shown = capsys.readouterr().out
+    assert all(row["class 1"] in shown and f"{Path(row['picture']).parent.name}/" in shown for row in rows)
+    assert str(trees) not in shown  # names from the folder that all are in
+    assert "Expected out to be a file" in fails(*given, "-o", tmp_path)
 
 
 def read_npz(folder: Path) -> dict[str, np.ndarray]:

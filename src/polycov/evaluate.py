@@ -1,6 +1,5 @@
 """``polycov evaluate``: accuracy with its interval, class by class, and what is taken for what."""
 
-import csv
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ import tyro
 from polycov.data.images import ImageData, Samples, join
 from polycov.data.read import find_data, read_data
 from polycov.errors import PolycovError
-from polycov.files import cache_folder, write, write_json
+from polycov.files import cache_folder, write_csv, write_json
 from polycov.progress import make_console, ticking
 
 if TYPE_CHECKING:
@@ -212,15 +211,7 @@ def _write(folder: Path, found: dict[str, Any], data: ImageData, scores: "Scores
         ]
         for i in range(len(samples))
     )
-    _table(folder / "predictions.csv", ["picture", "class", "prediction", "probability"], rows)
+    write_csv(folder / "predictions.csv", ["picture", "class", "prediction", "probability"], rows)
     counts = Counter(zip(scores.labels.tolist(), scores.top[:, 0].tolist(), strict=True))
     matrix = ([name, *(counts[i, j] for j in range(len(classes)))] for i, name in enumerate(classes))
-    _table(folder / "confusion.csv", ["class \\ prediction", *classes], matrix)
-
-
-def _table(path: Path, head: list[str], rows: Any) -> None:
-    def fill(beside: Path) -> None:
-        with beside.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
-            csv.writer(file, lineterminator="\n").writerows([head, *rows])
-
-    write(path, fill)
+    write_csv(folder / "confusion.csv", ["class \\ prediction", *classes], matrix)

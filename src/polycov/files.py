@@ -1,5 +1,6 @@
 """Writing files so that a reader, or a process killed in the middle, never finds half of one."""
 
+import csv
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
@@ -42,6 +43,18 @@ def write_json(path: Path, value: Any) -> None:
 def _encode(text: str) -> bytes:
     """UTF-8; names of files that are not come back as they were."""
     return text.encode("utf-8", "surrogateescape")
+
+
+def write_csv(path: Path, head: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Writes a table as CSV; numbers that are not whole with six digits."""
+
+    def fill(beside: Path) -> None:
+        with beside.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerow(head)
+            writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+
+    write(path, fill)
 
 
 def read_json(path: Path) -> Any:

@@ -1,7 +1,9 @@
 """``polycov predict``: the classes of pictures."""
 
+import os
 import sys
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +13,8 @@ import tyro
 from polycov.data.images import decode
 from polycov.data.layouts import pictures
 from polycov.errors import PolycovError
-from polycov.progress import make_console
+from polycov.files import write_csv
+from polycov.progress import make_console, ticking
 
 if TYPE_CHECKING:
     from polycov.export import OnnxClassifier
@@ -20,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Predict:
-    """Name the five most probable classes of pictures."""
+    """Name the most probable classes of pictures."""
 
     run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL|FILE.onnx")]
     """Folder of a finished run or of a saved model, a name on the hub, or a file that polycov export wrote."""
@@ -30,6 +33,8 @@ class Predict:
     """Average the prediction over each picture and its mirror image."""
     top: int = 5
     """How many classes to name."""
+    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
+    """A CSV file to write them to, instead of showing them: a line for each picture, with classes and probabilities."""
 
 
 def run(options: Predict) -> None:
@@ -45,24 +50,37 @@ def run(options: Predict) -> None:
     files = picture_files(options.images)
     if options.top < 1:
         raise PolycovError(f"Expected top to be at least 1, got {options.top}.")
+    if options.out is not None:
+        if options.out.is_dir():
+            raise PolycovError(f"Expected out to be a file, got the folder {str(options.out)!r}.")
+        options.out.parent.mkdir(parents=True, exist_ok=True)
     model = classifier(options.run)
-    console, unread = make_console(), 0
-    table = Table("picture", *(f"{i + 1}." for i in range(min(options.top, len(model.classes)))))
-    table.columns[0].overflow = "fold"  # the end of a path is what tells pictures apart
-    for file in files:
-        try:
-            image = decode(Image.open(file))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            console.print(f"cannot read {file}: {error}", markup=False, soft_wrap=True)
-            unread += 1
-            continue
-        probabilities = model.predict(model.preprocessing(image)[None], mirror=options.mirror)[0]
-        best = torch.topk(probabilities, len(table.columns) - 1)
-        cells = (
-            f"{model.classes[i]} {p:.0%}" for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        )
-        table.add_row(escape(str(file)), *map(escape, cells))
-    if table.row_count:
+    count = min(options.top, len(model.classes))
+    console, rows, unread = make_console(), [], 0
+    with ticking(console, "pictures", len(files)) as tick:
+        for file in files:
+            try:
+                image = decode(Image.open(file))
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+                console.print(f"cannot read {file}: {error}", markup=False, soft_wrap=True)
+                unread += 1
+            else:
+                probabilities = model.predict(model.preprocessing(image)[None], mirror=options.mirror)[0]
+                values, numbers = (found.tolist() for found in torch.topk(probabilities, count))
+                rows.append((file, [(model.classes[i], value) for i, value in zip(numbers, values, strict=True)]))
+            tick(1)
+    if options.out is not None:
+        head = [f"{kind} {i + 1}" for i in range(count) for kind in ("class", "probability")]
+        write_csv(options.out, ["picture", *head], ([file, *chain(*best)] for file, best in rows))
+        console.print(f"written: {options.out}", soft_wrap=True, markup=False)
+    elif rows:
+        common = os.path.commonpath([file.absolute().parent for file, _ in rows])
+        table = Table("picture", *(f"{i + 1}." for i in range(count)))
+        for column in table.columns:
+            column.overflow = "fold"  # the ends of names are what tells them apart
+        for file, best in rows:
+            cells = (f"{name} {probability:.0%}" for name, probability in best)
+            table.add_row(escape(os.path.relpath(file.absolute(), common)), *map(escape, cells))
         console.print(table)
     if unread:
         sys.exit(f"polycov: {unread} of {len(files)} pictures could not be read.")

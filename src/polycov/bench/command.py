@@ -1,6 +1,5 @@
 """``polycov bench``: measures, prints, and writes CSV files and figures."""
 
-import csv
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -15,6 +14,7 @@ from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import hardware, slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, STEP_BACKBONES, Row, Shape
 from polycov.errors import PolycovError
+from polycov.files import write_csv
 from polycov.progress import make_console, make_progress
 
 What = Literal["methods", "dims", "growth", "routes", "step", "ideas"]
@@ -89,11 +89,8 @@ def run(options: Bench) -> None:
 def _write(options: Bench, what: str, rows: list[Row]) -> Path:
     name = f"{what}-{slug(hardware(options.device))}-{options.dtype}-torch{torch.__version__.partition('+')[0]}.csv"
     path = options.out / name
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-        writer.writeheader()
-        for row in rows:
-            writer.writerow({k: f"{v:.4g}" if isinstance(v, float) else v for k, v in row.items()})
+    short = ([f"{v:.4g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
+    write_csv(path, rows[0], short)
     return path
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from polycov.errors import PolycovError
-from polycov.files import json_lines, read_json
+from polycov.files import json_lines, read_json, write_csv
 from polycov.progress import make_console
 from polycov.report.figures import write_figures
 from polycov.report.page import Study, write_page
@@ -23,7 +23,7 @@ from polycov.report.statistics import (
     recommend,
     storing_in_words,
 )
-from polycov.report.tables import HEAD, gap_in_words, percent, rows, write_csv, write_latex
+from polycov.report.tables import HEAD, gap_in_words, percent, rows, write_latex
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """The tables of a comparison: on the terminal, as CSV and as LaTeX."""
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -74,18 +73,6 @@ def gap_in_words(gap: Difference | None) -> str:
     star = " *" if gap.measurable else ""
     mean, low, high = (round(100 * value, 1) + 0.0 for value in (gap.mean, gap.low, gap.high))  # 0 has no minus
     return f"{mean:+.1f} ({low:+.1f} to {high:+.1f}){star}"
-
-
-def write_csv(path: Path, head: Sequence[str], body: Sequence[Sequence[Cell]]) -> None:
-    """Writes a table as CSV."""
-
-    def fill(beside: Path) -> None:
-        with beside.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(head)
-            writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in body)
-
-    write(path, fill)
 
 
 def write_latex(path: Path, points: Sequence[Point], differences: dict[tuple[str, int | None], Difference]) -> None:
