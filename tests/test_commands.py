@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -178,9 +179,10 @@ def test_prediction_names_what_it_cannot_read_and_goes_on(
 ) -> None:
     (tmp_path / "text.jpg").write_text("no picture")
     good = trees / "test" / "ash" / "006.jpg"
-    assert fails("predict", finished, tmp_path / "text.jpg", good) == "polycov: 1 of 2 pictures could not be read."
+    said = fails("predict", finished, tmp_path / "text.jpg", good)
+    assert said == "polycov: 1 of 2 pictures could not be classified."
     out = capsys.readouterr().out
-    assert "cannot read" in out
+    assert "cannot classify" in out
     assert "006.jpg" in out
 
 
@@ -197,9 +199,40 @@ def test_predictions_go_to_a_file(
     capsys.readouterr()
     main(given)
     shown = capsys.readouterr().out
-    assert all(row["class 1"] in shown and f"{Path(row['picture']).parent.name}/" in shown for row in rows)
-    assert str(trees) not in shown  # names from the folder that all are in
+    for path, row in ((Path(row["picture"]), row) for row in rows):
+        assert re.search(rf"│ {path.parent.name}/{path.name} +│ {row['class 1']} ", shown)
     assert "Expected out to be a file" in fails(*given, "-o", tmp_path)
+
+
+class Unlucky:
+    """A classifier that gives NaN for the second picture, and is stopped at the fourth."""
+
+    classes = ("ash", "oak")
+    asked = 0
+
+    def preprocessing(self, image: Image.Image) -> torch.Tensor:
+        return torch.zeros(3, 4, 4)
+
+    def predict(self, images: torch.Tensor, *, mirror: bool) -> torch.Tensor:
+        self.asked += 1
+        if self.asked == 2:
+            raise polycov.NonFiniteError("The model gives NaN or Inf for these pictures.")
+        if self.asked == 4:
+            raise KeyboardInterrupt
+        return torch.tensor([[0.25, 0.75]])
+
+
+def test_what_was_predicted_before_a_stop_is_kept(
+    trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("polycov.predict.classifier", lambda _: Unlucky())
+    assert "stopped" in fails("predict", "any", trees / "test", "-o", tmp_path / "found.csv")
+    files = sorted((trees / "test").rglob("*.jpg"))
+    lines = (tmp_path / "found.csv").read_text().splitlines()
+    assert lines[1:] == [f"{files[i]},oak,0.75,ash,0.25" for i in (0, 2)]
+    out = capsys.readouterr().out
+    assert f"cannot classify {files[1]}: The model gives NaN" in out
+    assert f"2 of {len(files)} pictures" in out
 
 
 def read_npz(folder: Path) -> dict[str, np.ndarray]:

@@ -12,13 +12,17 @@ import tyro
 
 from polycov.data.images import decode
 from polycov.data.layouts import pictures
-from polycov.errors import PolycovError
+from polycov.errors import NonFiniteError, PolycovError
 from polycov.files import write_csv
 from polycov.progress import make_console, ticking
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from polycov.export import OnnxClassifier
     from polycov.model import Model
+
+Prediction = tuple[Path, list[tuple[str, float]]]  # the picture; classes with their probabilities, the best first
 
 
 @dataclass
@@ -38,14 +42,12 @@ class Predict:
 
 
 def run(options: Predict) -> None:
-    """Prints predictions; pictures that cannot be read are named, and the exit code is 1 if there were any.
+    """Prints predictions; pictures that cannot be classified are named, and the exit code is 1 if there were any.
 
     Raises:
         PolycovError: if the run is not finished, or there are no pictures.
     """
     from PIL import Image
-    from rich.markup import escape
-    from rich.table import Table
 
     files = picture_files(options.images)
     if options.top < 1:
@@ -55,35 +57,49 @@ def run(options: Predict) -> None:
             raise PolycovError(f"Expected out to be a file, got the folder {str(options.out)!r}.")
         options.out.parent.mkdir(parents=True, exist_ok=True)
     model = classifier(options.run)
-    count = min(options.top, len(model.classes))
-    console, rows, unread = make_console(), [], 0
-    with ticking(console, "pictures", len(files)) as tick:
-        for file in files:
-            try:
-                image = decode(Image.open(file))
-            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-                console.print(f"cannot read {file}: {error}", markup=False, soft_wrap=True)
-                unread += 1
-            else:
-                probabilities = model.predict(model.preprocessing(image)[None], mirror=options.mirror)[0]
-                values, numbers = (found.tolist() for found in torch.topk(probabilities, count))
-                rows.append((file, [(model.classes[i], value) for i, value in zip(numbers, values, strict=True)]))
-            tick(1)
-    if options.out is not None:
-        head = [f"{kind} {i + 1}" for i in range(count) for kind in ("class", "probability")]
-        write_csv(options.out, ["picture", *head], ([file, *chain(*best)] for file, best in rows))
-        console.print(f"written: {options.out}", soft_wrap=True, markup=False)
-    elif rows:
-        common = os.path.commonpath([file.absolute().parent for file, _ in rows])
-        table = Table("picture", *(f"{i + 1}." for i in range(count)))
-        for column in table.columns:
-            column.overflow = "fold"  # the ends of names are what tells them apart
-        for file, best in rows:
-            cells = (f"{name} {probability:.0%}" for name, probability in best)
-            table.add_row(escape(os.path.relpath(file.absolute(), common)), *map(escape, cells))
-        console.print(table)
+    console, count, unread = make_console(), min(options.top, len(model.classes)), 0
+    rows: list[Prediction] = []
+    try:
+        with ticking(console, "pictures", len(files)) as tick:
+            for file in files:
+                try:
+                    image = model.preprocessing(decode(Image.open(file)))
+                    found = torch.topk(model.predict(image[None], mirror=options.mirror)[0], count)
+                except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, NonFiniteError) as error:
+                    console.print(f"cannot classify {file}: {error}", markup=False, soft_wrap=True)
+                    unread += 1
+                else:
+                    values, numbers = (one.tolist() for one in found)
+                    rows.append((file, [(model.classes[i], value) for i, value in zip(numbers, values, strict=True)]))
+                tick(1)
+    finally:  # of a stop too: what was found is not lost
+        if options.out is not None:
+            _write(options.out, rows, count)
+            said = f"written: {options.out}, {len(rows)} of {len(files)} pictures"
+            console.print(said, soft_wrap=True, markup=False)
+        elif rows:
+            console.print(_table(rows, count))
     if unread:
-        sys.exit(f"polycov: {unread} of {len(files)} pictures could not be read.")
+        sys.exit(f"polycov: {unread} of {len(files)} pictures could not be classified.")
+
+
+def _write(path: Path, rows: list[Prediction], count: int) -> None:
+    head = [f"{kind} {i + 1}" for i in range(count) for kind in ("class", "probability")]
+    write_csv(path, ["picture", *head], ([file, *chain(*best)] for file, best in rows))
+
+
+def _table(rows: list[Prediction], count: int) -> "Table":
+    from rich.markup import escape
+    from rich.table import Table
+
+    common = os.path.commonpath([file.absolute().parent for file, _ in rows])
+    table = Table("picture", *(f"{i + 1}." for i in range(count)))
+    for column in table.columns:
+        column.overflow = "fold"  # the ends of names are what tells them apart
+    for file, best in rows:
+        cells = (f"{name} {probability:.0%}" for name, probability in best)
+        table.add_row(escape(os.path.relpath(file.absolute(), common)), *map(escape, cells))
+    return table
 
 
 def classifier(name: str) -> "Model | OnnxClassifier":

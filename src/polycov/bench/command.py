@@ -89,8 +89,8 @@ def run(options: Bench) -> None:
 def _write(options: Bench, what: str, rows: list[Row]) -> Path:
     name = f"{what}-{slug(hardware(options.device))}-{options.dtype}-torch{torch.__version__.partition('+')[0]}.csv"
     path = options.out / name
-    short = ([f"{v:.4g}" if isinstance(v, float) else v for v in row.values()] for row in rows)
-    write_csv(path, rows[0], short)
+    cells = ([row[name] for name in rows[0]] for row in rows)
+    write_csv(path, rows[0], ([f"{v:.4g}" if isinstance(v, float) else v for v in row] for row in cells))
     return path
 
 

@@ -1,6 +1,7 @@
 """The figures of a comparison, as SVG and PNG."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,21 @@ X = {
 def colour_of(methods: Sequence[str]) -> dict[str, str]:
     """Returns a colour for each method."""
     return {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(methods)}
+
+
+def places_to_label(values: Sequence[float]) -> list[float]:
+    """Returns the values to label on a logarithmic axis: those of most points first, and none on top of another.
+
+    Example:
+        >>> places_to_label([496, 512, 512, 1024, 8192, 8192, 8256])
+        [512, 1024, 8192]
+    """
+    count, span = Counter(values), math.log(max(values) / min(values))
+    kept: list[float] = []
+    for value in sorted(count, key=lambda v: (-count[v], v)):
+        if all(abs(math.log(value / other)) > 0.06 * span for other in kept):
+            kept.append(value)
+    return sorted(kept)
 
 
 def write_figures(folder: Path, points: Sequence[Point]) -> list[str]:
@@ -78,8 +94,8 @@ def _draw(
     axis.set(xscale="log", xlabel=label, title=title, ylabel="kernel error, %" if y else "test accuracy, %")
     if y:
         axis.set_yscale("log")
-    ticks = sorted({x(p) for p in shown})
-    if label == "dimensions" and len(ticks) < 12:
+    if x is not X["time"][1]:
+        ticks = places_to_label([x(p) for p in shown])
         axis.set_xticks(ticks, [str(tick) for tick in ticks], rotation=40, fontsize=8)
         axis.minorticks_off()
     axis.grid(alpha=0.3)

@@ -52,11 +52,13 @@ function draw(box, points, axis, hidden, y) {
     make(svg, "line", { x1: L, x2: W - R, y1: py(v), y2: py(v), class: "grid" });
     make(svg, "text", { x: L - 8, y: py(v) + 4, "text-anchor": "end" }, Number((100 * v).toPrecision(3)) + " %");
   }
-  const unique = [...new Set(xs)].sort((a, b) => a - b);
-  let ticks = axis === AXES.time ? niceTicks(x0, x1, true) : unique, last = -1e9;
-  for (const v of ticks) {
+  const count = (v) => xs.filter((x) => x === v).length; // sizes that most points have are labelled first
+  const unique = [...new Set(xs)].sort((a, b) => count(b) - count(a) || a - b), kept = [];
+  for (const v of axis === AXES.time ? niceTicks(x0, x1, true) : unique) {
+    if (kept.some((other) => Math.abs(px(v) - px(other)) < 46)) continue;
+    kept.push(v);
     make(svg, "line", { x1: px(v), x2: px(v), y1: T, y2: H - B, class: "grid", "stroke-dasharray": "2 4" });
-    if (px(v) - last > 58) { make(svg, "text", { x: px(v), y: H - B + 20, "text-anchor": "middle" }, axis.text(v)); last = px(v); }
+    make(svg, "text", { x: px(v), y: H - B + 20, "text-anchor": "middle" }, axis.text(v));
   }
   make(svg, "text", { x: (L + W - R) / 2, y: H - 8, "text-anchor": "middle" }, axis.label + ", logarithmic");
   const methods = [...new Set(shown.map((p) => p.method))];
