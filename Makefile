@@ -16,7 +16,7 @@ demo: $(VENV)/.train  ## compare methods on the built-in typefaces, with a page 
 	@$(BIN)/polycov compare --methods $(DEMO) --dims 512,1024,2048,4096 --seeds 5 --out runs/demo
 
 tour: $(VENV)/.package  ## every method on one screen: size, agreement with the uncompressed feature, time
-	@$(BIN)/python -W "ignore:Failed to initialize NumPy" -m polycov.tour
+	@$(BIN)/python -W "ignore:Failed to initialize NumPy" -m polycov.bench.tour
 
 test: $(VENV)/.developer lint  ## lint, types, doctests and tests
 	$(BIN)/python -m pytest -n auto

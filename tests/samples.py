@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 import polycov
-from polycov.pool import Pool
+from polycov.pooling.pool import Pool
 
 CHANNELS = 4
 

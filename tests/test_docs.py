@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import polycov
-import polycov.backbones
+import polycov.models.backbones
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -31,7 +31,7 @@ def test_every_integration_has_a_page() -> None:
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore")  # of compilers and exporters
 def test_snippets_of_the_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    polycov.backbones.import_timm()
+    polycov.models.backbones.import_timm()
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}
     for snippet in re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(encoding="utf-8"), re.S):

@@ -16,7 +16,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import polycov
-from polycov.methods import method_options
+from polycov.pooling.methods import method_options
 from polycov.sklearn import SecondOrderTransformer
 
 

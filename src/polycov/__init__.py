@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Any
 
 from polycov import functional
 from polycov.errors import NonFiniteError, NotFittedError, PolycovError, SpecError
-from polycov.methods import create_pool, get_method, list_methods
-from polycov.pool import FirstOrderPool, SecondOrderPool
-from polycov.registry import list_stages
-from polycov.spec import parse_spec
+from polycov.pooling.methods import create_pool, get_method, list_methods
+from polycov.pooling.pool import FirstOrderPool, SecondOrderPool
+from polycov.pooling.registry import list_stages
+from polycov.pooling.spec import parse_spec
 
 if TYPE_CHECKING:
-    from polycov.attached import attach
-    from polycov.model import Model, create_model
+    from polycov.models.attach import attach
+    from polycov.models.model import Model, create_model
 
 __version__ = "0.1.0"
 
@@ -37,11 +37,11 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """What needs more than torch is imported when it is asked for."""
     if name == "attach":
-        from polycov.attached import attach
+        from polycov.models.attach import attach
 
         return attach
     if name in ("Model", "create_model"):
-        from polycov import model
+        from polycov.models import model
 
         return getattr(model, name)
     raise AttributeError(f"module 'polycov' has no attribute {name!r}")

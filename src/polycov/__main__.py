@@ -1,5 +1,5 @@
 """``python -m polycov``, for launchers such as ``accelerate launch -m polycov``."""
 
-from polycov.cli import main
+from polycov.commands.main import main
 
 main()

@@ -1,17 +1,17 @@
 """Every stage as a pure function of tensors."""
 
-from polycov.first_order import average, gem, maximum
-from polycov.functions import matrix_log, matrix_power, matrix_sqrt
-from polycov.functions.lyapunov import lyapunov
-from polycov.functions.newton_schulz import newton_schulz
-from polycov.functions.polynomial import chebyshev, chebyshev_fit, chebyshev_value, polynomial
-from polycov.moments import as_tokens, bilinear, covariance, gaussian, second_moment
-from polycov.vectors.buckets import bucket_sum
-from polycov.vectors.count_sketch import count_sketch
-from polycov.vectors.normalize import l2, signed_sqrt
-from polycov.vectors.random_maclaurin import random_maclaurin, random_maclaurin_factored
-from polycov.vectors.tensor_sketch import tensor_sketch, tensor_sketch_factored
-from polycov.vectors.triangle import triu
+from polycov.pooling.first_order import average, gem, maximum
+from polycov.pooling.functions import matrix_log, matrix_power, matrix_sqrt
+from polycov.pooling.functions.lyapunov import lyapunov
+from polycov.pooling.functions.newton_schulz import newton_schulz
+from polycov.pooling.functions.polynomial import chebyshev, chebyshev_fit, chebyshev_value, polynomial
+from polycov.pooling.moments import as_tokens, bilinear, covariance, gaussian, second_moment
+from polycov.pooling.post.normalize import l2, signed_sqrt
+from polycov.pooling.vectors.buckets import bucket_sum
+from polycov.pooling.vectors.count_sketch import count_sketch
+from polycov.pooling.vectors.random_maclaurin import random_maclaurin, random_maclaurin_factored
+from polycov.pooling.vectors.tensor_sketch import tensor_sketch, tensor_sketch_factored
+from polycov.pooling.vectors.triangle import triu
 
 __all__ = [
     "as_tokens",

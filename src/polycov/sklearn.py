@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError, known, positive_int
-from polycov.methods import create_pool, method_options
-from polycov.vectors.project import Project
+from polycov.pooling.methods import create_pool, method_options
+from polycov.pooling.post.project import Project
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin

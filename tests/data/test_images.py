@@ -9,10 +9,10 @@ from rich.console import Console
 
 from pictures import picture, write_classes, write_data
 from polycov.data import Samples, read_data
-from polycov.data.check import look_for_broken, without_broken
+from polycov.data.broken import look_for_broken, without_broken
 from polycov.data.images import Files, check, decode, hold_out
 from polycov.errors import PolycovError
-from polycov.files import read_json, write_json
+from polycov.system.files import read_json, write_json
 
 QUIET = Console(quiet=True)
 

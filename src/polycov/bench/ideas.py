@@ -8,10 +8,10 @@ from torch import Tensor
 
 from polycov.bench.measure import Run, forward, interleave, quartiles, ratios, training_step
 from polycov.bench.tables import Row, Shape, Tick
-from polycov.functions.newton_schulz import NewtonSchulzEigenvalues, newton_schulz
-from polycov.functions.spectral import spectral
-from polycov.moments import as_tokens, scaled_covariance, second_moment
-from polycov.vectors.buckets import bucket_table
+from polycov.pooling.functions.newton_schulz import NewtonSchulzEigenvalues, newton_schulz
+from polycov.pooling.functions.spectral import spectral
+from polycov.pooling.moments import as_tokens, scaled_covariance, second_moment
+from polycov.pooling.vectors.buckets import bucket_table
 
 
 def unrolled(matrix: Tensor, iterations: int) -> Tensor:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polycov.backbones import Backbone
 from polycov.bench.measure import Run, forward, interleave, peak_memory, quartiles, ratios, training_step
 from polycov.bench.reference import plain_isqrt_cov
-from polycov.functions.newton_schulz import NewtonSchulzSqrt
-from polycov.methods import create_pool, method_options
-from polycov.model import Model
-from polycov.pool import SecondOrderPool
-from polycov.route import cheapest, cost
+from polycov.models.backbones import Backbone
+from polycov.models.model import Model
+from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
+from polycov.pooling.methods import create_pool, method_options
+from polycov.pooling.plan import cheapest, cost
+from polycov.pooling.pool import SecondOrderPool
 
 PLAIN = "isqrt-cov, plain"
 PAPER = "ipccp-ts, paper"

@@ -1,0 +1,1 @@
+"""The command ``polycov``: one file per command. Only here are tyro and rich imported."""

@@ -1,0 +1,1 @@
+"""Using a trained model: evaluate, predict, embed."""

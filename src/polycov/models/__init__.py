@@ -1,0 +1,1 @@
+"""Classifiers: backbone, reduction, pool, linear layer; saved, exported, attached."""

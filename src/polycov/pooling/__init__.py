@@ -1,0 +1,1 @@
+"""Second-order pooling with torch alone: moments, functions, vectors, and the pools made of them."""

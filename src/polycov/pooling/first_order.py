@@ -1,0 +1,86 @@
+"""First-order pooling: the baselines that second-order pooling is measured against."""
+
+import torch
+from torch import Tensor, nn
+
+from polycov.errors import finite_number
+from polycov.pooling.moments import count, hide
+from polycov.pooling.registry import register
+
+
+def average(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Returns the mean over the tokens, (B, N, C) → (B, C).
+
+    Example:
+        >>> average(torch.tensor([[[1.0], [3.0]]]))
+        tensor([[2.]])
+    """
+    return hide(tokens, mask).sum(1) / count(tokens, mask).unsqueeze(-1)
+
+
+def maximum(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Returns the maximum over the tokens, (B, N, C) → (B, C).
+
+    Example:
+        >>> maximum(torch.tensor([[[1.0], [3.0]]]))
+        tensor([[3.]])
+    """
+    return (tokens if mask is None else torch.where(mask.unsqueeze(-1), tokens, -torch.inf)).amax(1)
+
+
+def gem(tokens: Tensor, p: Tensor | float = 3.0, mask: Tensor | None = None, floor: float = 1e-6) -> Tensor:
+    """Returns the generalised mean (mean of max(x, floor)^p)^(1/p) over the tokens, (B, N, C) → (B, C).
+
+    Computed on logarithms, so that no power overflows.
+
+    Reference: Radenović, Tolias, Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019.
+
+    Example:
+        >>> gem(torch.tensor([[[1.0], [3.0]]]), 1.0)
+        tensor([[2.]])
+    """
+    logs = hide(tokens, mask).clamp(min=floor).log() * p
+    if mask is not None:
+        logs = torch.where(mask.unsqueeze(-1), logs, -torch.inf)
+    return ((logs.logsumexp(1) - count(tokens, mask).log().unsqueeze(-1)) / p).exp()
+
+
+class FirstOrder(nn.Module):
+    """Base of the first-order poolings: tokens (B, N, C) and a mask (B, N) to (B, ``out_features``)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.out_features = channels
+
+
+@register("first_order", "average")
+class Average(FirstOrder):
+    """The mean over locations."""
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        return average(tokens, mask)
+
+
+@register("first_order", "max")
+class Max(FirstOrder):
+    """The maximum over locations."""
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        return maximum(tokens, mask)
+
+
+@register("first_order", "gem")
+class GeM(FirstOrder):
+    """The generalised mean, with a learnable exponent: see `polycov.functional.gem`.
+
+    Args:
+        channels: of the features.
+        p: where the exponent starts.
+    """
+
+    def __init__(self, channels: int, p: float = 3.0) -> None:
+        super().__init__(channels)
+        self.p = nn.Parameter(torch.tensor(float(finite_number("gem", "p", p, 0, 1e6))))
+
+    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        return gem(tokens, self.p.to(tokens.dtype), mask)

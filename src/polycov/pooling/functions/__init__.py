@@ -1,0 +1,123 @@
+"""Stage 2: a function q of the statistic C, as specs name it."""
+
+import math
+
+from torch import Tensor
+
+from polycov.errors import PolycovError, finite_number, known, positive_int
+from polycov.pooling.functions.base import MatrixFunction, apply_function
+from polycov.pooling.functions.lyapunov import LyapunovSqrt
+from polycov.pooling.functions.newton_schulz import LONG, NewtonSchulzEigenvalues, NewtonSchulzSqrt
+from polycov.pooling.functions.polynomial import ChebyshevFunction, Polynomial
+from polycov.pooling.functions.spectral import SpectralFunction, SpectralLog, SpectralPower
+from polycov.pooling.registry import register
+
+register("function", "polynomial", "polynomial(0.5, 1, -0.25)", "polynomial(0, 2, -1, 0.5, unit_trace=True)")(
+    Polynomial
+)
+
+
+@register("function", "identity")
+class Identity(MatrixFunction):
+    """q(C) = C."""
+
+    degree = 1.0
+
+    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+        return matrix
+
+    def quotient(self, gram: Tensor, root: Tensor) -> None:
+        return None
+
+    def cost(self, size: int) -> float:
+        return 0.0
+
+
+def _exact(stage: str, method: object) -> bool:
+    """Whether ``method`` is the word 'exact'; otherwise it must be a number of steps."""
+    if isinstance(method, str) and method != "exact":
+        raise PolycovError(f"Expected {stage}(exact) or {stage} with a positive integer, got {stage}({method}).")
+    return method == "exact"
+
+
+@register("function", "sqrt", "sqrt(1)", "sqrt(5)", "sqrt(exact)", "sqrt(20, gradient=lyapunov)")
+def sqrt(method: int | str = 5, *, gradient: str = "own") -> MatrixFunction:
+    """√C: k Newton–Schulz iterations, or ``exact``, by eigendecomposition.
+
+    Args:
+        method: the number of iterations, or "exact".
+        gradient: "own", the derivative of what is computed; or "lyapunov", that of the exact root.
+    """
+    if gradient not in ("own", "lyapunov"):
+        raise PolycovError(f"Unknown gradient {gradient!r} of sqrt. {known(str(gradient), ['own', 'lyapunov'])}")
+    if _exact("sqrt", method):
+        return SpectralPower(0.5)  # its gradient is the solution of the Lyapunov equation
+    iterations = positive_int("sqrt", "iterations", method)
+    if gradient == "lyapunov":
+        return LyapunovSqrt(iterations)
+    if iterations > LONG:
+        return SpectralFunction(NewtonSchulzEigenvalues(iterations), 0.5)
+    return NewtonSchulzSqrt(iterations)
+
+
+@register("function", "power", "power(0.3, exact)", "power(0.7, 12)")
+def power(exponent: float, method: int | str = "exact") -> MatrixFunction:
+    """C^p, p > 0: ``exact``, or a Chebyshev polynomial of the given degree on [0, 1] times the trace.
+
+    Args:
+        exponent: p.
+        method: "exact", or the degree.
+    """
+    p = finite_number("power", "exponent", exponent, 0, math.inf)
+    if _exact("power", method):
+        return SpectralPower(p)
+    return ChebyshevFunction(lambda x: x**p, positive_int("power", "degree", method), degree=p)
+
+
+@register("function", "log", "log(exact)", "log(16)")
+def log(method: int | str = "exact", *, floor: float | None = None) -> MatrixFunction:
+    """Log C: ``exact``, or a Chebyshev polynomial of the given degree on [floor, 1] times the trace.
+
+    Args:
+        method: "exact", or the degree.
+        floor: the eigenvalue, as a share of the trace, below which the logarithm stops falling (exact: default 1e-6)
+            or below which the polynomial is not fitted (default 1e-3).
+    """
+    exact = _exact("log", method)
+    low = finite_number("log", "floor", (1e-6 if exact else 1e-3) if floor is None else floor, 0, 1)
+    if exact:
+        return SpectralLog(low)
+    return ChebyshevFunction(math.log, positive_int("log", "degree", method), low=low, logarithmic=True)
+
+
+def matrix_sqrt(matrix: Tensor, method: int | str = 5) -> Tensor:
+    """Returns √C of symmetric positive semidefinite C, (B, C, C), by k Newton–Schulz iterations or "exact".
+
+    Example:
+        >>> matrix_sqrt(torch.tensor([[[4.0, 0.0], [0.0, 9.0]]]), "exact").diagonal(dim1=1, dim2=2)
+        tensor([[2., 3.]])
+    """
+    return apply_function(sqrt(method), matrix)
+
+
+def matrix_power(matrix: Tensor, exponent: float, method: int | str = "exact") -> Tensor:
+    """Returns C^p of symmetric positive semidefinite C, (B, C, C), exactly or by a polynomial of a given degree.
+
+    Example:
+        >>> matrix_power(torch.tensor([[[8.0]]]), 1 / 3).item()
+        2.0
+    """
+    return apply_function(power(exponent, method), matrix)
+
+
+def matrix_log(matrix: Tensor, method: int | str = "exact", floor: float | None = None) -> Tensor:
+    """Returns log C of symmetric positive semidefinite C, (B, C, C), exactly or by a polynomial of a given degree.
+
+    Example:
+        >>> round(matrix_log(torch.tensor([[[math.e]]])).item(), 6)
+        1.0
+    """
+    return apply_function(log(method, floor=floor), matrix)
+
+
+__all__ = ["MatrixFunction", "matrix_log", "matrix_power", "matrix_sqrt"]

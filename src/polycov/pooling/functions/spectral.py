@@ -1,0 +1,236 @@
+"""Functions on the eigenvalues of a symmetric matrix: exact roots, powers and logarithms, with exact gradients.
+
+One engine serves them all. For f(A) = V f(λ) Vᵀ the derivative in direction E is V (Δ ∘ VᵀEV) Vᵀ, where Δ_ij is the
+divided difference f[λi, λj] = (f(λi) − f(λj)) / (λi − λj). Each scalar function gives it in a form that divides by no
+difference of eigenvalues, so repeated eigenvalues are harmless. The second derivative, for double backward, takes
+f[λi, λj, λk] in the same way.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polycov.pooling.functions.base import MatrixFunction, add_identity
+
+
+class ScalarFunction:
+    """A function of eigenvalues λ ≥ 0 with its divided differences. Eigenvalues given as exactly 0 are "no data":
+    `slope` is 0 between two of them, which makes the gradient finite where the derivative is not.
+    """
+
+    def value(self, x: Tensor) -> Tensor:
+        """f(x)."""
+        raise NotImplementedError
+
+    def slope(self, a: Tensor, b: Tensor) -> Tensor:
+        """f[a, b], with the limit f′(a) at a = b."""
+        raise NotImplementedError
+
+    def half_curvature(self, x: Tensor) -> Tensor:
+        """f″(x) / 2."""
+        raise NotImplementedError
+
+    def bend(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+        """f[a, b, c]: a difference of slopes over the widest gap, or f″/2 where all three nearly agree."""
+        low, middle, high = torch.stack([a + 0 * (b + c), b + 0 * (a + c), c + 0 * (a + b)]).sort(0).values
+        gap = high - low
+        near = gap <= torch.finfo(gap.dtype).eps ** (1 / 3) * high
+        wide = (self.slope(high, middle) - self.slope(middle, low)) / torch.where(near, 1.0, gap)
+        mean = (low + middle + high) / 3
+        curved = torch.where(mean > 0, self.half_curvature(torch.where(mean > 0, mean, 1.0)), 0.0)
+        return torch.where(near, curved, wide)
+
+
+def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
+    """log(a / b) for positive a and b, accurate also for a ≈ b."""
+    z = (a - b) / b
+    near = z.abs() < 0.5
+    return torch.where(near, torch.log1p(torch.where(near, z, 0.0)), a.log() - b.log())
+
+
+class Power(ScalarFunction):
+    """x^p for p > 0. With w = log(b/a) ≤ 0: f[a, b] = a^(p−1) expm1(pw) / expm1(w)."""
+
+    def __init__(self, exponent: float) -> None:
+        self.exponent = exponent
+
+    def value(self, x: Tensor) -> Tensor:
+        return x**self.exponent
+
+    def slope(self, a: Tensor, b: Tensor) -> Tensor:
+        p = self.exponent
+        low, high = torch.minimum(a, b), torch.maximum(a, b)
+        some = low > 0
+        x, y = torch.where(some, low, 1.0), torch.where(some, high, 1.0)
+        w = _log_ratio(x, y)
+        ratio = torch.where(w < 0, torch.expm1(p * w) / torch.expm1(torch.where(w < 0, w, -1.0)), p)
+        both = y ** (p - 1) * ratio
+        one = torch.where(high > 0, torch.where(high > 0, high, 1.0) ** (p - 1), 0.0)
+        return torch.where(some, both, one)
+
+    def half_curvature(self, x: Tensor) -> Tensor:
+        p = self.exponent
+        return 0.5 * p * (p - 1) * x ** (p - 2)
+
+
+class Log(ScalarFunction):
+    """log max(x, floor). With w = log(b/a) ≤ 0: f[a, b] = w / (a expm1(w)) above the floor."""
+
+    def __init__(self, floor: float) -> None:
+        self.floor = floor
+
+    def value(self, x: Tensor) -> Tensor:
+        return x.clamp(min=self.floor).log()
+
+    def slope(self, a: Tensor, b: Tensor) -> Tensor:
+        low, high = torch.minimum(a, b), torch.maximum(a, b)
+        floored = low <= self.floor
+        x, y = torch.where(floored, 1.0, low), torch.where(floored, 1.0, high)
+        w = _log_ratio(x, y)
+        smooth = torch.where(w < 0, w / torch.expm1(torch.where(w < 0, w, -1.0)), 1.0) / y
+        rise = self.value(high) - self.value(low)  # 0 where both are below the floor
+        return torch.where(floored, rise / torch.where(high > low, high - low, 1.0), smooth)
+
+    def half_curvature(self, x: Tensor) -> Tensor:
+        return torch.where(x > self.floor, -0.5 / x**2, 0.0)
+
+
+class Quotient(ScalarFunction):
+    """r(x) = (f(x) − f(0)) / x with r(0) = 0: the function on the Gram side, for f given.
+
+    From f[a, b] = a r[a, b] + r(b), taken with a the larger. The value of r at 0 is free, since the rows have no part
+    in the kernel of their Gram matrix.
+    """
+
+    def __init__(self, function: ScalarFunction) -> None:
+        self.function = function
+
+    def value(self, x: Tensor) -> Tensor:
+        some = torch.where(x > 0, x, 1.0)
+        return torch.where(x > 0, (self.function.value(x) - self.function.value(torch.zeros_like(x))) / some, 0.0)
+
+    def slope(self, a: Tensor, b: Tensor) -> Tensor:
+        low, high = torch.minimum(a, b), torch.maximum(a, b)
+        some = torch.where(high > 0, high, 1.0)
+        both = (self.function.slope(high, low) - self.value(low)) / some
+        one = self.value(high) / some
+        return torch.where(low > 0, both, one)
+
+    def half_curvature(self, x: Tensor) -> Tensor:
+        # r″ from (x r)″ = f″: x r″ + 2 r′ = f″
+        return (self.function.half_curvature(x) - self.slope(x, x)) / x
+
+
+# Eigenvalues of a matrix of trace 1 that are taken as 0: what rounding leaves of a true 0, and little more.
+FLOOR = {torch.float64: 4e-15, torch.float32: 1e-8}
+
+
+def _sandwich(vectors: Tensor, inner: Tensor) -> Tensor:
+    return vectors @ inner @ vectors.mT
+
+
+class _Spectral(torch.autograd.Function):
+    """f(A) of symmetric A."""
+
+    @staticmethod
+    def forward(ctx: Any, matrix: Tensor, function: ScalarFunction) -> Tensor:
+        values, vectors = torch.linalg.eigh(matrix)
+        values = torch.where(values > FLOOR[values.dtype], values, 0.0)
+        ctx.save_for_backward(matrix, values, vectors)
+        ctx.function = function
+        return (vectors * function.value(values).unsqueeze(-2)) @ vectors.mT
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _SpectralDerivative.apply(*ctx.saved_tensors, grad, ctx.function), None
+
+
+class _SpectralDerivative(torch.autograd.Function):
+    """Df(A)[E]: the derivative is self-adjoint, so it is the backward of f too."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, matrix: Tensor, values: Tensor, vectors: Tensor, direction: Tensor, function: ScalarFunction
+    ) -> Tensor:
+        direction = 0.5 * (direction + direction.mT)
+        ctx.save_for_backward(matrix, values, vectors, direction)
+        ctx.function = function
+        slope = function.slope(values.unsqueeze(-1), values.unsqueeze(-2))
+        return _sandwich(vectors, slope * (vectors.mT @ direction @ vectors))
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor, None]:
+        matrix, values, vectors, direction = ctx.saved_tensors
+        along = _SpectralDerivative.apply(matrix, values, vectors, grad, ctx.function)
+        e = vectors.mT @ direction @ vectors
+        h = vectors.mT @ (0.5 * (grad + grad.mT)) @ vectors
+        curved = torch.zeros_like(matrix)
+        for k in range(values.shape[-1]):  # D²f(A)[E, H]_ij = Σ_k f[i, k, j] (E_ik H_kj + H_ik E_kj)
+            bend = ctx.function.bend(values.unsqueeze(-1), values[:, k, None, None], values.unsqueeze(-2))
+            mixed = e[:, :, k, None] * h[:, None, k] + h[:, :, k, None] * e[:, None, k]
+            curved = curved + bend * mixed
+        return _sandwich(vectors, curved), None, None, along, None
+
+
+def spectral(matrix: Tensor, function: ScalarFunction) -> Tensor:
+    """Returns V f(λ) Vᵀ for symmetric positive semidefinite A = V λ Vᵀ of trace 1.
+
+    Eigenvalues below 4e-15 (1e-8 in float32) are taken as 0, and there the gradient, which may not exist, is given as 0
+    inside that subspace. Twice differentiable, at repeated eigenvalues too.
+
+    Args:
+        matrix: A, (B, C, C).
+        function: f.
+
+    Example:
+        >>> spectral(torch.tensor([[[0.25, 0.0], [0.0, 0.75]]]), Power(0.5)).diagonal(dim1=1, dim2=2)
+        tensor([[0.5000, 0.8660]])
+    """
+    result: Tensor = _Spectral.apply(matrix, function)
+    return result
+
+
+# An eigendecomposition takes about as long as this many matrix products of the same size.
+EIGH_PRODUCTS = 16
+
+
+class SpectralFunction(MatrixFunction):
+    """A scalar function on the eigenvalues, on either side; its value at 0 is the constant of the Gram side."""
+
+    exact = True
+
+    def __init__(self, function: ScalarFunction, degree: float = 0.0) -> None:
+        super().__init__()
+        self.function = function
+        self.degree = degree
+
+    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+        return spectral(matrix, self.function)
+
+    def quotient(self, gram: Tensor, root: Tensor) -> Tensor:
+        return spectral(gram, Quotient(self.function))
+
+    def cost(self, size: int) -> float:
+        return EIGH_PRODUCTS * float(size) ** 3
+
+
+class SpectralPower(SpectralFunction):
+    """C^p by eigendecomposition: see `polycov.functional.matrix_power`."""
+
+    def __init__(self, exponent: float) -> None:
+        super().__init__(Power(exponent), exponent)
+
+
+class SpectralLog(SpectralFunction):
+    """log C by eigendecomposition: see `polycov.functional.matrix_log`."""
+
+    def __init__(self, floor: float = 1e-6) -> None:
+        super().__init__(Log(floor))
+
+    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+        return add_identity(super().forward(matrix, root), 2 * root.log())
+
+    def constant(self, root: Tensor) -> Tensor:
+        return 2 * root.log() + self.function.value(torch.zeros_like(root))

@@ -1,0 +1,252 @@
+"""The methods of the literature, each a spec under its name.
+
+A method is a function of its free numbers that returns a spec; its docstring names the paper. What it takes is what
+`create_pool` takes for it, so a method without a free dimension refuses ``dim``.
+"""
+
+import inspect
+import numbers
+from collections.abc import Callable
+from typing import Any
+
+from polycov.errors import SpecError, known
+from polycov.pooling.plan import Route, check_route
+from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
+from polycov.pooling.spec import Spec, parse_spec
+
+Method = Callable[..., str]
+_METHODS: dict[str, Method] = {}
+
+
+def _method(function: Method) -> Method:
+    _METHODS[function.__name__.rstrip("_").replace("_", "-")] = function
+    return function
+
+
+@_method
+def average() -> str:
+    """Average pooling, the default of today's networks. Lin, Chen, Yan, "Network in Network", ICLR 2014."""
+    return "average"
+
+
+@_method
+def max_() -> str:
+    """Max pooling. Tolias, Sicre, Jégou, "Particular Object Retrieval with Integral Max-Pooling", ICLR 2016."""
+    return "max"
+
+
+@_method
+def gem(p: float = 3) -> str:
+    """Generalised-mean pooling with learnable p. Radenović, Tolias, Chum, "Fine-tuning CNN Image Retrieval with No
+    Human Annotation", TPAMI 2019.
+    """
+    return f"gem({p})"
+
+
+@_method
+def bilinear() -> str:
+    """B-CNN. Lin, RoyChowdhury, Maji, "Bilinear CNN Models for Fine-grained Visual Recognition", ICCV 2015."""
+    return "bilinear | identity | flatten | signed_sqrt | l2"
+
+
+@_method
+def cbp_ts(dim: int = 8192) -> str:
+    """CBP, tensor sketch. Gao, Beijbom, Zhang, Darrell, "Compact Bilinear Pooling", CVPR 2016."""
+    return f"bilinear | identity | tensor_sketch({dim}) | signed_sqrt | l2"
+
+
+@_method
+def cbp_rm(dim: int = 8192) -> str:
+    """CBP, random Maclaurin. Gao, Beijbom, Zhang, Darrell, "Compact Bilinear Pooling", CVPR 2016."""
+    return f"bilinear | identity | random_maclaurin({dim}) | signed_sqrt | l2"
+
+
+@_method
+def improved_bilinear(iterations: int | str = "exact") -> str:
+    """Improved B-CNN, with the Lyapunov gradient; ``iterations`` of Newton–Schulz forward if given. Lin, Maji,
+    "Improved Bilinear Pooling with CNNs", BMVC 2017.
+    """
+    root = "sqrt(exact)" if iterations == "exact" else f"sqrt({iterations}, gradient=lyapunov)"
+    return f"bilinear | {root} | flatten | signed_sqrt | l2"
+
+
+@_method
+def mpn_cov() -> str:
+    """MPN-COV. Li, Xie, Wang, Zuo, "Is Second-order Information Helpful for Large-scale Visual Recognition?",
+    ICCV 2017.
+    """
+    return "covariance | sqrt(exact) | triu"
+
+
+@_method
+def g2denet() -> str:
+    """G²DeNet. Wang, Li, Zhang, "G2DeNet: Global Gaussian Distribution Embedding Network and Its Application to Visual
+    Recognition", CVPR 2017.
+    """
+    return "gaussian | sqrt(exact) | triu"
+
+
+@_method
+def monet_ts(dim: int = 8192) -> str:
+    """MoNet, tensor sketch. Gou, Xiong, Camps, Sznaier, "MoNet: Moments Embedding Network", CVPR 2018."""
+    return f"gaussian | sqrt(exact) | tensor_sketch({dim})"
+
+
+@_method
+def monet_rm(dim: int = 8192) -> str:
+    """MoNet, random Maclaurin. Gou, Xiong, Camps, Sznaier, "MoNet: Moments Embedding Network", CVPR 2018."""
+    return f"gaussian | sqrt(exact) | random_maclaurin({dim})"
+
+
+@_method
+def monet_2_ts(dim: int = 8192) -> str:
+    """MoNet-2 (covariance alone), tensor sketch. Gou, Xiong, Camps, Sznaier, "MoNet: Moments Embedding Network",
+    CVPR 2018.
+    """
+    return f"covariance | sqrt(exact) | tensor_sketch({dim})"
+
+
+@_method
+def monet_2_rm(dim: int = 8192) -> str:
+    """MoNet-2 (covariance alone), random Maclaurin. Gou, Xiong, Camps, Sznaier, "MoNet: Moments Embedding Network",
+    CVPR 2018.
+    """
+    return f"covariance | sqrt(exact) | random_maclaurin({dim})"
+
+
+@_method
+def isqrt_cov(iterations: int = 5) -> str:
+    """iSQRT-COV. Li, Xie, Wang, Gao, "Towards Faster Training of Global Covariance Pooling Networks by Iterative Matrix
+    Square Root Normalization", CVPR 2018.
+    """
+    return f"covariance | sqrt({iterations}) | triu"
+
+
+@_method
+def ipccp_ts(dim: int = 8192, iterations: int = 5) -> str:
+    """iPCCP, tensor sketch. Mukuta, Machida, Harada, "Compact Approximation for Polynomial of Covariance Feature",
+    2019.
+    """
+    return f"covariance | sqrt({iterations}) | tensor_sketch({dim})"
+
+
+@_method
+def ipccp_rm(dim: int = 8192, iterations: int = 5) -> str:
+    """iPCCP, random Maclaurin. Mukuta, Machida, Harada, "Compact Approximation for Polynomial of Covariance Feature",
+    2019.
+    """
+    return f"covariance | sqrt({iterations}) | random_maclaurin({dim})"
+
+
+@_method
+def ipccp_cs(dim: int = 8192, iterations: int = 5) -> str:
+    """The iPCCP feature with the balanced count sketch of the triangle (polycov)."""
+    return f"covariance | sqrt({iterations}) | count_sketch({dim})"
+
+
+@_method
+def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
+    """The iPCCP feature sketched wide, then projected on principal components fitted to training features (polycov)."""
+    return f"covariance | sqrt({iterations}) | count_sketch({width}) | project({dim})"
+
+
+def list_methods() -> list[str]:
+    """Lists the names of the methods, simplest first.
+
+    Example:
+        >>> "ipccp-ts" in list_methods()
+        True
+    """
+    return list(_METHODS)
+
+
+def get_method(name: str) -> Method:
+    """Returns the function behind a method: its signature holds the free numbers, its docstring the paper.
+
+    Raises:
+        SpecError: if there is no such method.
+
+    Example:
+        >>> get_method("ipccp-ts")(dim=4096)
+        'covariance | sqrt(5) | tensor_sketch(4096)'
+    """
+    if not isinstance(name, str) or name not in _METHODS:
+        raise SpecError(
+            f"Unknown method {name!r}. {known(str(name), _METHODS)} "
+            "A spec such as 'covariance | sqrt(5) | triu' works too."
+        )
+    return _METHODS[name]
+
+
+def method_options(name: str) -> list[str]:
+    """Lists the free numbers of a method; a spec has none.
+
+    Example:
+        >>> method_options("ipccp-ts"), method_options("covariance | sqrt(5) | triu")
+        (['dim', 'iterations'], [])
+    """
+    if not isinstance(name, str):
+        raise SpecError(f"Expected the name of a method, or a spec, got {name!r}.")
+    is_spec = name not in _METHODS and ("|" in name or "(" in name)
+    return [] if is_spec else list(inspect.signature(get_method(name)).parameters)
+
+
+def method_spec(name: str, **options: Any) -> str:
+    """Returns the spec of a method, or the canonical form of a spec.
+
+    Args:
+        name: a method's name, or a spec.
+        options: the method's free numbers, such as ``dim``; None stands for the default. A spec has none.
+
+    Raises:
+        SpecError: on an unknown name, or an option that the method does not have.
+
+    Example:
+        >>> method_spec("isqrt-cov", iterations=3)
+        'covariance | sqrt(3) | triu'
+    """
+    options = {key: value for key, value in options.items() if value is not None}
+    allowed = method_options(name)
+    for option in options:
+        if option not in allowed:
+            takes = f"takes only {', '.join(allowed)}" if allowed else "has no free number"
+            raise SpecError(f"{name!r} {takes}, got {option}={options[option]!r}.")
+        if options[option] != "exact" and not isinstance(options[option], int | float | numbers.Real):
+            raise SpecError(f"Expected {option} of {name!r} to be a number, got {options[option]!r}.")
+    return str(parse_spec(_METHODS[name](**options) if name in _METHODS else name))
+
+
+def create_pool(
+    name: str | Spec,
+    channels: int,
+    *,
+    dim: int | None = None,
+    seed: int = 0,
+    route: Route = "auto",
+    check_finite: bool = True,
+    **options: Any,
+) -> Pool:
+    """Makes a pool by the name of a method (`list_methods`) or by a spec.
+
+    Args:
+        name: a method or a spec.
+        channels: C, of the features.
+        dim: the dimension of the result, for the methods in which it is free (default 8192; 512 for ipccp-fit).
+        seed: of the sketches.
+        route: how to evaluate it; see `SecondOrderPool`.
+        check_finite: raise `NonFiniteError` rather than return NaN or Inf.
+        options: further numbers of the method, such as ``iterations``.
+
+    Raises:
+        SpecError: on an unknown name, a spec that does not parse, or an option that the method does not have.
+        PolycovError: on a number out of range.
+
+    Example:
+        >>> create_pool("ipccp-ts", channels=64, dim=512)
+        SecondOrderPool(64, 'covariance | sqrt(5) | tensor_sketch(512)', seed=0)
+    """
+    spec = parse_spec(method_spec(str(name) if isinstance(name, Spec) else name, dim=dim, **options))
+    check_route(route)
+    if spec.first_order:
+        return FirstOrderPool(channels, spec, seed=seed, check_finite=check_finite)
+    return SecondOrderPool(channels, spec, seed=seed, route=route, check_finite=check_finite)

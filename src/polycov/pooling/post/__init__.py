@@ -1,0 +1,5 @@
+"""What may follow the vector: elementwise normalisation, and a fitted projection."""
+
+from polycov.pooling.post import normalize, project
+
+__all__ = ["normalize", "project"]

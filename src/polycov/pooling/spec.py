@@ -1,0 +1,133 @@
+"""Spec strings: ``covariance | sqrt(5) | tensor_sketch(8192)`` to an object and back."""
+
+import ast
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import polycov.pooling.first_order
+import polycov.pooling.functions
+import polycov.pooling.moments
+import polycov.pooling.post
+import polycov.pooling.vectors  # noqa: F401  (the imports fill the registry)
+from polycov.errors import SpecError
+from polycov.pooling.registry import Kind, Stage, get_stage
+
+Value = int | float | str | bool | None
+
+
+@dataclass(frozen=True)
+class StageSpec:
+    """One stage of a spec: a registered stage with the values of its arguments."""
+
+    stage: Stage
+    arguments: tuple[tuple[str, Any], ...]  # every parameter by name, defaults filled in
+
+    def __str__(self) -> str:
+        """Positional arguments always, keyword arguments where they differ from their defaults."""
+        words: list[str] = []
+        values = dict(self.arguments)
+        for name, parameter in self.stage.signature.parameters.items():
+            value = values[name]
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                words += [_write(v) for v in value]
+            elif parameter.kind is not parameter.KEYWORD_ONLY:
+                words.append(_write(value))
+            elif value != parameter.default:
+                words.append(f"{name}={_write(value)}")
+        return f"{self.stage.name}({', '.join(words)})" if words else self.stage.name
+
+    def build(self, **context: int) -> Any:
+        """Builds the Module; ``context`` holds what the pool knows (channels, features, seed)."""
+        values = dict(self.arguments)
+        wanted = inspect.signature(self.stage.build).parameters
+        positional: list[Any] = []
+        for name, parameter in wanted.items():
+            if parameter.kind is parameter.VAR_POSITIONAL:
+                positional += values.pop(name)
+        keywords = values | {name: value for name, value in context.items() if name in wanted}
+        return self.stage.build(*positional, **keywords)
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A parsed spec: the aggregation (moment, function and vector, or one first-order pooling) and what follows."""
+
+    aggregation: tuple[StageSpec, ...]
+    post: tuple[StageSpec, ...]
+
+    @property
+    def first_order(self) -> bool:
+        """Whether it is a first-order pooling."""
+        return len(self.aggregation) == 1
+
+    def __str__(self) -> str:
+        return " | ".join(map(str, (*self.aggregation, *self.post)))
+
+
+def parse_spec(text: str) -> Spec:
+    """Parses a spec: ``moment | function | vector``, or a first-order pooling, and any number of ``| post``.
+
+    Raises:
+        SpecError: if it does not parse; the message holds the spec and what is known.
+
+    Example:
+        >>> str(parse_spec("covariance|sqrt|tensor_sketch( dim=64 )"))
+        'covariance | sqrt(5) | tensor_sketch(64)'
+    """
+    if not isinstance(text, str) or not text.strip():
+        raise SpecError(f"Expected a spec such as 'covariance | sqrt(5) | triu', got {text!r}.")
+    parts = [part.strip() for part in text.split("|")]
+    first = _parse_stage(parts[0], ("moment", "first_order"), text)
+    order: tuple[Kind, ...] = ("function", "vector") if first.stage.kind == "moment" else ()
+    if len(parts) < 1 + len(order):
+        raise SpecError(
+            f"Expected a {order[len(parts) - 1]} after {parts[-1]!r} in {text!r}: moment | function | vector."
+        )
+    rest = [_parse_stage(part, (kind,), text) for part, kind in zip(parts[1:], order, strict=False)]
+    post = tuple(_parse_stage(part, ("post",), text) for part in parts[1 + len(order) :])
+    if sum(stage.stage.name == "project" for stage in post) > 1:
+        raise SpecError(f"Expected at most one project in {text!r}.")
+    return Spec((first, *rest), post)
+
+
+def _parse_stage(text: str, kinds: tuple[Kind, ...], where: str) -> StageSpec:
+    try:
+        node = ast.parse(text, mode="eval").body
+        call = node if isinstance(node, ast.Call) else ast.Call(func=node, args=[], keywords=[])
+        if not isinstance(call.func, ast.Name) or any(keyword.arg is None for keyword in call.keywords):
+            raise ValueError
+        positional = [_read(argument) for argument in call.args]
+        keywords = {str(keyword.arg): _read(keyword.value) for keyword in call.keywords}
+        if len(keywords) < len(call.keywords):
+            raise ValueError
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise SpecError(
+            f"Cannot read {text!r} in {where!r}. A stage is a name with arguments, such as 'triu' or 'sqrt(5)'; "
+            "arguments are numbers or words. Methods go by name in create_pool."
+        ) from None
+    stage = get_stage(call.func.id, kinds, where)
+    signature = stage.signature
+    try:
+        bound = signature.bind(*positional, **keywords)
+    except TypeError as error:
+        raise SpecError(f"{text!r} in {where!r} does not fit {stage.name}{signature}: {error}.") from None
+    bound.apply_defaults()
+    return StageSpec(stage, tuple(bound.arguments.items()))
+
+
+def _read(node: ast.expr) -> Value:
+    """A number, a word (quoted or bare), True, False or None."""
+    value = node.id if isinstance(node, ast.Name) else ast.literal_eval(node)
+    if not isinstance(value, int | float | str | None):
+        raise ValueError
+    return value
+
+
+def _write(value: Value) -> str:
+    if isinstance(value, str):
+        return value if value.isidentifier() else repr(value)
+    if isinstance(value, float):
+        short = f"{value + 0.0:g}"  # −0 is 0
+        return short if float(short) == value else repr(value)
+    return repr(value)

@@ -1,0 +1,146 @@
+"""Linear maps of a matrix in which each entry goes, with a weight, into one bucket.
+
+The upper triangle, the tensor sketch and the count sketch are all such maps and differ only in who goes where.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from polycov.pooling.vectors.base import Vector
+
+
+def random_signs(*shape: int, generator: torch.Generator) -> Tensor:
+    """Returns independent ±1 of the given shape, on the CPU, so that a seed means the same for every device."""
+    return torch.randint(2, shape, generator=generator, device="cpu") * 2.0 - 1.0
+
+
+def bucket_table(bucket: Tensor, size: int) -> Tensor:
+    """Returns the table (L, size) whose column j lists the entries with ``bucket == j``, filled up with the number M.
+
+    Args:
+        bucket: (M,), the bucket of each entry, from 0 to size − 1; ``size`` itself for none.
+        size: the number of buckets.
+
+    Example:
+        >>> bucket_table(torch.tensor([1, 0, 1, 3]), 3)
+        tensor([[1, 0, 4],
+                [4, 2, 4]])
+    """
+    order = bucket.argsort(stable=True)[: int((bucket < size).sum())]
+    counts = torch.bincount(bucket, minlength=size + 1)[:size]
+    rank = torch.arange(len(order), device=bucket.device) - (counts.cumsum(0) - counts)[bucket[order]]
+    table = torch.full((max(int(counts.max()), 1), size), len(bucket), dtype=torch.long, device=bucket.device)
+    table[rank, bucket[order]] = order
+    return table
+
+
+class _BucketSum(torch.autograd.Function):
+    """Sums entries (B, M) into buckets (B, D), always in the same order.
+
+    Gathered through the table; but on a CPU, where a scatter runs in order too and is faster, scattered unless no two
+    entries meet. Backward is a gather, and the backward of that is this sum again.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
+        ctx.save_for_backward(table, bucket)
+        if x.device.type == "cpu" and len(table) > 1:
+            sums = x.new_zeros(x.shape[0], table.shape[1] + 1)  # with a bucket for what is left out
+            return sums.scatter_add_(1, bucket.expand_as(x), x)[:, :-1].contiguous()
+        padded = nn.functional.pad(x, (0, 1))  # entry number M is the zero that fills the table
+        picked = padded.index_select(1, table.flatten())
+        return picked.view(x.shape[0], *table.shape).sum(1)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _BucketGather.apply(grad, *ctx.saved_tensors), None, None
+
+
+class _BucketGather(torch.autograd.Function):
+    """Hands each entry the value of its bucket, (B, D) → (B, M); 0 to those left out."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
+        ctx.save_for_backward(table, bucket)
+        return nn.functional.pad(y, (0, 1)).index_select(1, bucket)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return _BucketSum.apply(grad, *ctx.saved_tensors), None, None
+
+
+def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None) -> Tensor:
+    """Returns v with v_j = Σ x_m over the entries m with ``bucket[m] == j``.
+
+    Deterministic on every device, and twice differentiable.
+
+    Args:
+        x: (B, M).
+        bucket: (M,) integers from 0 to size − 1, or ``size`` for an entry to leave out.
+        size: D, the number of buckets.
+        table: `bucket_table(bucket, size)`, if it is at hand.
+
+    Returns:
+        (B, D).
+
+    Example:
+        >>> bucket_sum(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([1, 0, 1]), 2)
+        tensor([[2., 4.]])
+    """
+    table = bucket_table(bucket, size) if table is None else table
+    result: Tensor = _BucketSum.apply(x, table, bucket)
+    return result
+
+
+class BucketMap(Vector):
+    """Base of the vectors that put each entry of a matrix into one bucket.
+
+    A subclass says where by `draw`, from its persistent buffers. The tables made of it are not saved, but made anew
+    after `load_state_dict`. Buffers must not be changed in place otherwise.
+    """
+
+    dim: Tensor
+    bucket: Tensor
+    table: Tensor
+    sign: Tensor
+
+    def __init__(self, channels: int, out_features: int) -> None:
+        super().__init__(channels, out_features)
+        self.register_buffer("dim", torch.tensor(out_features, device="cpu"))
+
+    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Returns the bucket and the sign of each entry of a flattened matrix, (C²,) each."""
+        raise NotImplementedError
+
+    def weight(self, dtype: torch.dtype) -> Tensor:
+        """Returns the weight of each entry, (C²,): its sign, times √2 off the diagonal."""
+        off = ~torch.eye(self.channels, dtype=torch.bool, device=self.sign.device).flatten()
+        return self.sign.to(dtype) * root_two(off, dtype)
+
+    def build(self) -> None:
+        """Makes the tables; to be called when the buffers stand."""
+        bucket, sign = self.draw(self.dim.device)
+        self.register_buffer("bucket", bucket, persistent=False)
+        self.register_buffer("table", bucket_table(bucket, self.out_features), persistent=False)
+        self.register_buffer("sign", sign.to(torch.int8), persistent=False)  # no float: `half` must not touch it
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.dim.is_meta:
+            return
+        if int(self.dim) != self.out_features:
+            errors: list[str] = args[-1]
+            errors.append(f"{prefix[:-1]} was saved with {int(self.dim)} dimensions, this one has {self.out_features}.")
+            self.dim.fill_(self.out_features)
+        self.build()
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        x = matrix.flatten(1) * self.weight(matrix.dtype)  # (B, C²)
+        return bucket_sum(x, self.bucket, self.out_features, self.table)
+
+
+def root_two(off: Tensor, dtype: torch.dtype) -> Tensor:
+    """Returns √2 where ``off`` is True and 1 elsewhere, in full precision of the dtype."""
+    return off.to(dtype) * (2.0**0.5 - 1) + 1

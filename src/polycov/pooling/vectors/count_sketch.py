@@ -1,0 +1,75 @@
+"""The count sketch of a symmetric matrix, with buckets of equal size."""
+
+import torch
+from torch import Tensor
+
+from polycov.errors import positive_int
+from polycov.pooling.registry import register
+from polycov.pooling.vectors.buckets import BucketMap, bucket_sum, random_signs
+from polycov.pooling.vectors.triangle import triu, upper_triangle
+
+
+def count_sketch(matrix: Tensor, order: Tensor, signs: Tensor, dim: int) -> Tensor:
+    """Returns the upper triangle dealt, like cards, into D buckets of equal size with random signs.
+
+    ⟨φ(P), φ(Q)⟩ estimates ⟨P, Q⟩ without bias. Since no bucket is fuller than another, two of the m = C(C+1)/2 entries
+    meet with probability (m/D − 1)/(m − 1), less than 1/D: the variance is about 1 − D/m of a tensor sketch's, and 0
+    from D = m on.
+
+    Args:
+        matrix: symmetric, (B, C, C).
+        order: a permutation of the C(C+1)/2 entries of the triangle; entry ``order[i]`` goes into bucket i mod D.
+        signs: ±1 for each entry of the triangle.
+        dim: D.
+
+    Returns:
+        (B, D).
+
+    Example:
+        >>> count_sketch(torch.tensor([[[1.0, 0.0], [0.0, 3.0]]]), torch.tensor([2, 0, 1]), torch.ones(3), 2)
+        tensor([[3., 1.]])
+    """
+    return bucket_sum(triu(matrix) * signs.to(matrix.dtype), deal(order, dim), dim)
+
+
+def deal(order: Tensor, dim: int) -> Tensor:
+    """Returns the bucket of each entry when the entries, in this order, are dealt into ``dim`` buckets one by one.
+
+    Example:
+        >>> deal(torch.tensor([2, 0, 1]), 2)
+        tensor([1, 0, 0])
+    """
+    bucket = torch.empty_like(order)
+    bucket[order] = torch.arange(len(order), device=order.device) % dim
+    return bucket
+
+
+@register("vector", "count_sketch", "count_sketch(12)", "count_sketch(64)")
+class CountSketch(BucketMap):
+    """A count sketch with ``dim`` dimensions: see `polycov.functional.count_sketch`.
+
+    Args:
+        channels: of the matrix.
+        dim: D.
+        seed: of the order and signs.
+    """
+
+    order: Tensor
+    signs: Tensor
+
+    def __init__(self, channels: int, dim: int, *, seed: int = 0) -> None:
+        super().__init__(channels, positive_int("count_sketch", "dim", dim))
+        size = channels * (channels + 1) // 2
+        generator = torch.Generator().manual_seed(seed)
+        self.register_buffer("order", torch.randperm(size, generator=generator, device="cpu"))
+        self.register_buffer("signs", random_signs(size, generator=generator))
+        self.build()
+        self.to(torch.get_default_device())
+
+    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        entries, _ = upper_triangle(self.channels, device)
+        bucket = torch.full((self.channels**2,), self.out_features, device=device)
+        bucket[entries] = deal(self.order, self.out_features)
+        sign = torch.zeros_like(bucket)
+        sign[entries] = self.signs.to(sign.dtype)
+        return bucket, sign

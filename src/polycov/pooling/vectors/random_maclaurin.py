@@ -1,0 +1,82 @@
+"""The random Maclaurin features of a matrix."""
+
+import torch
+from torch import Tensor, nn
+
+from polycov.errors import positive_int, true_or_false
+from polycov.pooling.registry import register
+from polycov.pooling.vectors.base import Vector
+from polycov.pooling.vectors.buckets import random_signs
+
+BLOCK = 512  # dimensions computed at a time, so that no (B, D, C) tensor is made
+
+
+def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
+    """Returns φ with φ_j = w₁ⱼᵀ Q w₂ⱼ / √D.
+
+    ⟨φ(P), φ(Q)⟩ estimates ⟨P, Q⟩ without bias.
+
+    Args:
+        matrix: Q, (B, C, C).
+        weights: W₁ and W₂, (2, D, C), each entry ±1.
+
+    Returns:
+        (B, D).
+
+    Reference: Kar, Karnick, "Random Feature Maps for Dot Product Kernels", AISTATS 2012.
+
+    Example:
+        >>> random_maclaurin(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.ones(2, 1, 2))
+        tensor([[10.]])
+    """
+    left, right = weights.to(matrix.dtype)
+    blocks = [((a @ matrix) * b).sum(-1) for a, b in zip(left.split(BLOCK), right.split(BLOCK), strict=True)]
+    return torch.cat(blocks, 1) / weights.shape[1] ** 0.5
+
+
+def random_maclaurin_factored(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
+    """Returns the features of Σ_n left_n right_nᵀ as the literature computes them, at every location.
+
+    Σ_n (W₁ left_n) ∘ (W₂ right_n) / √D, with (B, N, D) tensors: for reference.
+
+    Args:
+        left: (B, N, C).
+        right: (B, N, C).
+        weights: (2, D, C).
+
+    Returns:
+        (B, D).
+    """
+    w = weights.to(left.dtype)
+    return ((left @ w[0].mT) * (right @ w[1].mT)).sum(1) / weights.shape[1] ** 0.5
+
+
+@register("vector", "random_maclaurin", "random_maclaurin(24)", "random_maclaurin(24, learnable=True)")
+class RandomMaclaurin(Vector):
+    """Random Maclaurin features with ``dim`` dimensions: see `polycov.functional.random_maclaurin`.
+
+    Args:
+        channels: of the matrix.
+        dim: D.
+        learnable: make the weights parameters, as Gao et al. (compact bilinear pooling, CVPR 2016) tried.
+        seed: of the weights.
+    """
+
+    has_factored = True
+    weights: Tensor
+
+    def __init__(self, channels: int, dim: int, *, learnable: bool = False, seed: int = 0) -> None:
+        super().__init__(channels, positive_int("random_maclaurin", "dim", dim))
+        generator = torch.Generator().manual_seed(seed)
+        weights = random_signs(2, dim, channels, generator=generator)
+        if true_or_false("random_maclaurin", "learnable", learnable):
+            self.weights = nn.Parameter(weights)
+        else:
+            self.register_buffer("weights", weights)
+        self.to(torch.get_default_device())
+
+    def forward(self, matrix: Tensor) -> Tensor:
+        return random_maclaurin(matrix, self.weights)
+
+    def factored(self, left: Tensor, right: Tensor) -> Tensor:
+        return random_maclaurin_factored(left, right, self.weights)

@@ -1,0 +1,143 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from polycov.comparing.measure import pack
+from polycov.comparing.statistics import paired_test, paired_val, points, recommend, standard_error
+
+
+def record(method: str, dim: int | None, seed: int, test: np.ndarray, val: np.ndarray, size: int) -> dict[str, Any]:
+    return {
+        "method": method,
+        "dim": dim,
+        "seed": seed,
+        "dimensions": size,
+        "channels": 8,
+        "bytes": 4 * size,
+        "test_accuracy": float(test.mean()),
+        "val_accuracy": float(val.mean()),
+        "test_right": pack(torch.from_numpy(test)),
+        "val_right": pack(torch.from_numpy(val)),
+        "pool_ms": 1.0 + seed,
+        "kernel_error": None if dim is None else 0.1 * (seed + 1),
+    }
+
+
+def records(method: str, dim: int | None, size: int, share: float, seeds: int = 4, count: int = 600) -> list[Any]:
+    """Pictures have a difficulty that all methods share; the easier ones are right."""
+    made = []
+    for seed in range(seeds):
+        noise = np.random.default_rng([seed, size])
+        hard = {part: np.random.default_rng(i).uniform(size=count) for i, part in enumerate(("test", "val"))}
+        right = {part: hard[part] + noise.normal(0, 0.05, count) < share for part in hard}
+        made.append(record(method, dim, seed, right["test"], right["val"], size))
+    return made
+
+
+SPLITS = {seed: list(range(600)) for seed in range(4)}
+
+
+def test_points_are_means_with_scipys_standard_errors() -> None:
+    rows = records("ipccp-ts", 64, 64, 0.7)
+    (point,) = points(rows)
+    values = [row["test_accuracy"] for row in rows]
+    assert point.test == pytest.approx(np.mean(values))
+    assert point.test_error == pytest.approx(stats.sem(values))
+    assert point.pool_ms == 2.5
+    assert point.kernel_error == pytest.approx(np.sqrt(np.mean([0.01, 0.04, 0.09, 0.16])))
+    assert np.isnan(standard_error([0.5]))
+
+
+def test_a_difference_on_the_same_pictures_is_found_where_accuracies_alone_would_not_tell() -> None:
+    better, worse = records("a", None, 10, 0.72), records("b", None, 20, 0.70)
+    gap = paired_test(better, worse, 600)
+    assert gap.mean == pytest.approx(0.02, abs=0.01)
+    assert gap.measurable
+    assert gap.low > 0
+    assert gap.p < 0.05
+    unpaired = 1.96 * np.sqrt(2 * 0.7 * 0.3 / 600)
+    assert gap.high - gap.low < unpaired
+
+
+def test_there_is_no_difference_between_a_thing_and_itself() -> None:
+    rows = records("a", None, 10, 0.7, seeds=4)
+    gap = paired_test(rows, rows, 600)
+    assert gap is not None
+    assert (gap.mean, gap.low, gap.high, gap.p) == (0, 0, 0, 1)
+    assert not gap.measurable
+
+
+def test_the_interval_of_a_paired_difference_covers_the_truth() -> None:
+    """Of 100 experiments with a true difference of 0, about 95 intervals hold 0."""
+    covered = 0
+    for i in range(100):
+        chance = np.random.default_rng(i)
+        a, b = chance.uniform(size=(2, 200)) < 0.7
+        gap, pictures = paired_val(
+            [record("a", None, 0, a, a, 1)], [record("b", None, 0, b, b, 1)], {0: list(range(200))}, seed=i
+        )
+        assert pictures == 200
+        covered += gap.low <= 0 <= gap.high
+    assert 88 <= covered <= 99
+
+
+def test_a_picture_held_out_by_several_seeds_counts_once() -> None:
+    a, b = np.array([True, True]), np.array([False, True])
+    one = [record("a", None, seed, a, a, 1) for seed in (0, 1)]
+    other = [record("b", None, seed, b, b, 1) for seed in (0, 1)]
+    gap, pictures = paired_val(one, other, {0: [7, 8], 1: [7, 9]})
+    assert pictures == 3
+    assert gap.mean == pytest.approx(1 / 3)  # picture 7 always gained, 8 and 9 never
+
+
+def test_the_smallest_feature_that_is_not_measurably_below_the_best_is_recommended() -> None:
+    rows = records("average", None, 32, 0.50) + records("ipccp-ts", 256, 256, 0.745)
+    rows += records("ipccp-ts", 512, 512, 0.75) + records("isqrt-cov", None, 8256, 0.752)
+    found = recommend(rows, SPLITS)
+    assert found is not None
+    assert found.chosen.dimensions in (256, 512)
+    assert found.best.dimensions in (512, 8256)
+    assert "dimensions" in found.words()
+    clear = records("average", None, 32, 0.50) + records("isqrt-cov", None, 8256, 0.75)
+    alone = recommend(clear, SPLITS)
+    assert alone is not None
+    assert alone.chosen == alone.best
+    assert "everything smaller is measurably below it" in alone.words()
+
+
+def test_the_test_part_plays_no_part_in_the_choice() -> None:
+    rows = records("average", None, 32, 0.50) + records("isqrt-cov", None, 8256, 0.75)
+    for row in rows:
+        swapped = np.full(600, row["method"] == "average")
+        row["test_right"], row["test_accuracy"] = pack(torch.from_numpy(swapped)), float(swapped.mean())
+    found = recommend(rows, SPLITS)
+    assert found is not None
+    assert found.chosen.method == "isqrt-cov"
+
+
+def test_settings_without_a_seed_in_common_are_not_compared() -> None:
+    one, other = records("a", None, 10, 0.7)[:2], records("b", None, 20, 0.9)[2:]
+    assert paired_test(one, other, 600) is None
+    assert paired_val(one, other, SPLITS) is None
+    found = recommend([*one, *other], SPLITS)
+    assert found is not None
+    assert found.chosen.method == "b"
+
+
+def test_the_words_say_what_was_and_what_was_not_compared() -> None:
+    alone = recommend(records("a", None, 10, 0.7), SPLITS)
+    assert alone is not None
+    assert alone.words().endswith("It is the best on validation, and nothing smaller was compared.")
+    clear = recommend(records("a", None, 10, 0.5) + records("b", None, 20, 0.9), SPLITS)
+    assert clear is not None
+    assert clear.words().endswith("and everything smaller is measurably below it.")
+    few = {seed: list(range(12)) for seed in range(4)}
+    rows = records("a", None, 10, 0.6, count=12) + records("b", None, 20, 0.75, count=12)
+    unclear = recommend(rows, few)
+    assert unclear is not None
+    assert unclear.chosen.method == "a"
+    assert "on the 12 validation pictures" in unclear.words()
+    assert "So few pictures cannot rule out a loss of" in unclear.words()

@@ -1,0 +1,140 @@
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+
+import polycov
+from polycov import functional as F
+from polycov.pooling.functions.newton_schulz import NewtonSchulzEigenvalues, eigenvalues_pay, products
+from polycov.pooling.functions.spectral import spectral
+from samples import features, relative
+
+
+def spd(batch: int = 2, channels: int = 6) -> torch.Tensor:
+    rows = F.covariance(features(batch, 40, channels))
+    return rows.mT @ rows
+
+
+def naive(a: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    """The iteration as printed: three products every time."""
+    eye = np.eye(len(a))
+    y, z = a, eye
+    for _ in range(k):
+        t = 0.5 * (3 * eye - z @ y)
+        y, z = y @ t, t @ z
+    return y, z
+
+
+@pytest.mark.parametrize("k", range(1, 8))
+def test_newton_schulz_is_the_iteration_as_printed(k: int) -> None:
+    a = spd()
+    a = a / a.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    expected = [naive(matrix, k) for matrix in a.numpy()]
+    root = torch.from_numpy(np.stack([y for y, _ in expected]))
+    inverse = torch.from_numpy(np.stack([z for _, z in expected]))
+    torch.testing.assert_close(F.newton_schulz(a, k), root, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(F.newton_schulz(a, k, inverse=True), inverse, rtol=1e-11, atol=1e-11)
+    torch.testing.assert_close(a @ F.newton_schulz(a, k, inverse=True), F.newton_schulz(a, k), rtol=1e-11, atol=1e-11)
+
+
+def test_many_iterations_reach_scipys_root() -> None:
+    c = spd()
+    expected = torch.from_numpy(np.stack([scipy.linalg.sqrtm(matrix) for matrix in c.numpy()]))
+    assert relative(F.matrix_sqrt(c, 20), expected) < 1e-12
+
+
+def test_newton_schulz_squares_back() -> None:
+    c = spd()
+    root = F.matrix_sqrt(c, 20)
+    torch.testing.assert_close(root @ root, c)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize("k", range(1, 8))
+def test_newton_schulz_differentiates_twice(k: int, inverse: bool) -> None:
+    x = spd(1, 3).requires_grad_()
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return F.newton_schulz(0.1 * (x + x.mT), k, inverse=inverse)
+
+    assert torch.autograd.gradcheck(run, x)
+    assert torch.autograd.gradgradcheck(run, x)
+
+
+@pytest.mark.parametrize("k", range(1, 10))
+def test_number_of_products_is_what_is_promised(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    count = 0
+    matmul, baddbmm_ = torch.Tensor.__matmul__, torch.Tensor.baddbmm_
+
+    def counted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return matmul(a, b)
+
+    def counted_too(*args: torch.Tensor, **kwargs: float) -> torch.Tensor:
+        nonlocal count
+        count += 1
+        return baddbmm_(*args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
+    monkeypatch.setattr(torch.Tensor, "baddbmm_", counted_too)
+    F.newton_schulz(torch.eye(2).unsqueeze(0) / 2, k)
+    assert count == products(k) <= max(3 * k - 3, 1)
+
+
+@pytest.mark.parametrize("k", [11, 12, 13, 20, 40, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_many_iterations_of_a_singular_matrix_do_not_diverge(k: int, dtype: torch.dtype) -> None:
+    x = features(2, 8, 16, dtype=dtype)
+    exact = polycov.create_pool("mpn-cov", 16).double()(x.double())
+    values, routes = np.linalg.eigvalsh(np.cov(x[0].double().numpy().T, bias=True)), ("covariance", "gram")
+    assert values[0] < 1e-10
+    results = [polycov.create_pool("isqrt-cov", 16, iterations=k, route=route).to(dtype)(x) for route in routes]
+    assert relative(results[0], results[1]) < (1e-5 if dtype == torch.float32 else 1e-10)
+    if k >= 20:
+        assert relative(results[0], exact) < 1e-5
+
+
+def test_iteration_on_eigenvalues_is_the_iteration_on_matrices() -> None:
+    a = spd()
+    a = a / a.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    for k in (1, 2, 5, 8):
+        torch.testing.assert_close(spectral(a, NewtonSchulzEigenvalues(k)), F.newton_schulz(a, k))
+    x = a[:1, :3, :3].clone().requires_grad_()
+
+    def run(x: torch.Tensor) -> torch.Tensor:
+        return spectral(0.5 * (x + x.mT), NewtonSchulzEigenvalues(5))
+
+    assert torch.autograd.gradcheck(run, x)
+    assert torch.autograd.gradgradcheck(run, x)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+@pytest.mark.parametrize(("locations", "channels"), [(400, 200), (100, 200)])
+def test_both_ways_to_iterate_agree_in_float32(locations: int, channels: int, inverse: bool) -> None:
+    rows = F.covariance(features(2, locations, channels, dtype=torch.float32).relu())
+    c = rows.mT @ rows
+    a = c / c.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.randn(a.shape, generator=generator)
+    results = []
+    for dtype, run in (
+        (torch.float32, lambda x: spectral(x, NewtonSchulzEigenvalues(5, inverse=inverse))),
+        (torch.float32, lambda x: F.newton_schulz(x, 5, inverse=inverse)),
+        (torch.float64, lambda x: F.newton_schulz(x, 5, inverse=inverse)),
+    ):
+        x = a.to(dtype).requires_grad_()
+        y = run(x)
+        results.append((y, torch.autograd.grad(y, x, direction.to(dtype))[0]))
+    for value, grad in results[:2]:
+        assert relative(value, results[2][0]) < 5e-6
+        assert relative(grad, results[2][1]) < 1e-5
+
+
+def test_eigenvalues_are_taken_where_they_pay() -> None:
+    small, large = torch.eye(32).unsqueeze(0), torch.eye(512).unsqueeze(0)
+    assert not eigenvalues_pay(small.requires_grad_(), 5)
+    assert eigenvalues_pay(large.requires_grad_(), 5)
+    assert not eigenvalues_pay(large, 2)
+    with torch.no_grad():
+        assert not eigenvalues_pay(large, 5)

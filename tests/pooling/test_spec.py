@@ -1,0 +1,89 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import polycov
+from polycov import SpecError, parse_spec
+from polycov.pooling.registry import register
+
+number = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**9), 10**9)
+
+
+@given(st.lists(number, min_size=1, max_size=6), st.booleans())
+def test_any_polynomial_prints_back(coefficients: list[float], unit_trace: bool) -> None:
+    text = f"covariance|polynomial({', '.join(map(repr, coefficients))}, unit_trace={unit_trace})|triu"
+    spec = parse_spec(text)
+    assert str(parse_spec(str(spec))) == str(spec)
+    assert dict(spec.aggregation[1].arguments)["coefficients"] == tuple(coefficients)
+
+
+def test_defaults_are_written_out_and_specs_compare() -> None:
+    assert str(parse_spec("covariance|sqrt|triu")) == "covariance | sqrt(5) | triu"
+    assert parse_spec("covariance | sqrt(method=5) | triu") == parse_spec("covariance|sqrt|triu")
+    assert str(parse_spec("gem | l2")) == "gem(3) | l2"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "Expected a spec such as"),
+        ("covariance", "Expected a function after 'covariance'"),
+        ("covariance | sqrt(5)", "Expected a vector after"),
+        ("covarience | sqrt(5) | triu", "Unknown moment or first-order 'covarience'.*Did you mean 'covariance'"),
+        (
+            "covariance | sqrt(5) | tensorsketch(64)",
+            "Unknown vector 'tensorsketch' in 'covariance . sqrt.5. . tensorsketch.64.'. Known: count_sketch, "
+            "flatten, random_maclaurin, tensor_sketch, triu. Did you mean 'tensor_sketch'",
+        ),
+        ("covariance | triu | sqrt(5)", "Expected a function, got the vector 'triu'"),
+        ("average | triu", "Expected a post, got the vector 'triu'"),
+        ("covariance | sqrt(5) | tensor_sketch", r"does not fit tensor_sketch\(dim.*missing"),
+        ("covariance | sqrt(5) | tensor_sketch(8, 9)", "does not fit"),
+        ("covariance | sqrt(5) | tensor_sketch(8, seed=3)", "unexpected keyword argument 'seed'"),
+        ("covariance | sqrt(5 | triu", "Cannot read 'sqrt"),
+        ("covariance | sqrt(__import__('os')) | triu", "Cannot read"),
+        ("covariance | sqrt([5]) | triu", "Cannot read"),
+        ("covariance | a.b(5) | triu", "Cannot read"),
+        ("covariance | | triu", "Cannot read ''"),
+        ("covariance | sqrt(5) | tensor_sketch(dim=8, dim=9)", "Cannot read"),
+        ("average | project(2) | project(1)", "at most one project"),
+    ],
+)
+def test_bad_specs_say_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse_spec(text)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("covariance | sqrt(0) | triu", "iterations of sqrt to be a positive integer, got 0"),
+        ("covariance | sqrt(-1) | triu", "got -1"),
+        ("covariance | sqrt(2.5) | triu", "got 2.5"),
+        ("covariance | sqrt(exakt) | triu", r"Expected sqrt\(exact\)"),
+        ("covariance | sqrt(5, gradient=own2) | triu", "Unknown gradient 'own2'"),
+        ("covariance | power(0) | triu", "exponent of power to be a positive number, got 0"),
+        ("covariance | power(0.5, 0) | triu", "degree of power"),
+        ("covariance | log(exact, floor=2) | triu", "floor of log"),
+        ("covariance | log(0) | triu", "degree of log"),
+        ("covariance | polynomial() | triu", "finite numbers as coefficients"),
+        ("covariance | polynomial(1, x) | triu", "finite numbers as coefficients"),
+        ("covariance | sqrt(5) | tensor_sketch(0)", "dim of tensor_sketch to be a positive integer, got 0"),
+        ("covariance | sqrt(5) | count_sketch(-3)", "dim of count_sketch"),
+        ("covariance | sqrt(5) | random_maclaurin(True)", "dim of random_maclaurin"),
+        ("average | project(5)", "at most the 4 features"),
+        ("covariance | sqrt(5) | tensor_sketch(8, learnable=false)", "learnable of tensor_sketch to be True or False"),
+        ("covariance | polynomial(1, unit_trace=no) | triu", "unit_trace of polynomial to be True or False"),
+        ("covariance | polynomial(1" + 400 * "0" + ") | triu", "finite numbers"),
+        ("covariance | sqrt(5, gradient=5) | triu", "Unknown gradient 5"),
+        ("gem(0)", "p of gem"),
+    ],
+)
+def test_bad_numbers_say_what_is_expected(spec: str, message: str) -> None:
+    with pytest.raises(polycov.PolycovError, match=message):
+        polycov.create_pool(spec, 4)
+
+
+def test_a_name_registers_once() -> None:
+    with pytest.raises(SpecError, match="'triu' is registered already, as a vector"):
+        register("post", "triu")(polycov.SecondOrderPool)

@@ -1,0 +1,75 @@
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from polycov.errors import PolycovError
+from polycov.system.files import append_json_lines, json_lines, write
+from polycov.training.checkpoint import load_checkpoint, load_tensors, save_checkpoint, save_tensors
+
+
+def stepped(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    make = torch.optim.AdamW if kind == "adamw" else torch.optim.SGD
+    optimizer = make(model.parameters(), lr=0.1, **({} if kind == "adamw" else {"momentum": 0.9}))
+    step(model, optimizer)
+    return model, optimizer
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    model(torch.arange(12.0).view(4, 3) / 12).square().sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_a_checkpoint_goes_on_bit_for_bit(tmp_path: Path, kind: str) -> None:
+    model, optimizer = stepped(kind)
+    save_checkpoint(tmp_path / "c.safetensors", model, optimizer, {"epoch": 3, "sums": [0.1, 2.0]})
+    step(model, optimizer)
+    other, fresh = stepped(kind)
+    step(other, fresh)
+    step(other, fresh)
+    assert load_checkpoint(tmp_path / "c.safetensors", other, fresh) == {"epoch": 3, "sums": [0.1, 2.0]}
+    step(other, fresh)
+    for a, b in zip(model.state_dict().values(), other.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_another_model_or_a_broken_file_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "c.safetensors"
+    model, optimizer = stepped("sgd")
+    save_checkpoint(path, model, optimizer, {})
+    wider = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5))
+    with pytest.raises(PolycovError, match=r"0.weight is \(4, 3\), not \(5, 3\)"):
+        load_checkpoint(path, wider, torch.optim.SGD(wider.parameters()))
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(PolycovError, match="Cannot read"):
+        load_tensors(path)
+    with pytest.raises(PolycovError, match="There is no file"):
+        load_tensors(tmp_path / "none")
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    save_tensors(tmp_path / "x", {"a": torch.ones(2)}, {})
+
+    def fail(beside: Path) -> None:
+        beside.write_text("half")
+        raise OSError("No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        write(tmp_path / "x", fail)
+    assert load_tensors(tmp_path / "x")[0]["a"].tolist() == [1, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_an_unfinished_line_is_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    append_json_lines(path, [{"a": 1}])
+    with path.open("a") as file:
+        file.write('{"a": 2, "b')
+    assert list(json_lines(path)) == [{"a": 1}]
+    append_json_lines(path, [{"a": 3}])
+    assert list(json_lines(path)) == [{"a": 1}, {"a": 3}]

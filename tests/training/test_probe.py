@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.decomposition import PCA
+from sklearn.linear_model import Ridge as SklearnRidge
+from torch import nn
+
+from polycov.errors import PolycovError
+from polycov.models.backbones import Backbone
+from polycov.models.model import Model
+from polycov.training.probe import STRENGTHS, _Path, fit_pool, fit_reduction, fit_ridge, pooled, set_classifier
+
+
+@pytest.fixture(scope="module")
+def backbone() -> Backbone:
+    return Backbone("test_resnet", weights="none").eval()
+
+
+def clusters(count: int, features: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    centres = torch.randn(classes, features, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(count) % classes
+    return 3 + centres[labels] + 1.5 * torch.randn(count, features, generator=generator), labels
+
+
+@pytest.mark.parametrize(("count", "features"), [(60, 20), (30, 80)])  # both sides of the dual
+def test_ridge_is_scikit_learns(count: int, features: int) -> None:
+    x, y = clusters(count, features, 4, seed=1)
+    path = _Path(x, y, 4)
+    weight, bias = path.solve(0.3)
+    model = SklearnRidge(alpha=0.3 * path.unit).fit(x.double().numpy(), np.eye(4)[y.numpy()])
+    np.testing.assert_allclose(weight.mT.numpy(), model.coef_, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(bias.numpy(), model.intercept_, rtol=1e-6, atol=1e-9)
+    for strength, outputs in zip((0.3, 3.0), path.predict(x[:7] + 1, (0.3, 3.0)), strict=True):
+        model = SklearnRidge(alpha=strength * path.unit).fit(x.double().numpy(), np.eye(4)[y.numpy()])
+        np.testing.assert_allclose(outputs.numpy(), model.predict((x[:7] + 1).double().numpy()), rtol=1e-6, atol=1e-9)
+
+
+def test_the_strength_is_the_best_on_validation_and_the_last_fit_has_all_features() -> None:
+    (x, y), (v, w) = clusters(60, 30, 4, seed=1), clusters(40, 30, 4, seed=2)
+    ridge = fit_ridge(x, y, v, w, 4)
+    outputs = zip(STRENGTHS, _Path(x, y, 4).predict(v, STRENGTHS), strict=True)
+    accuracies = {strength: float((o.argmax(1) == w).double().mean()) for strength, o in outputs}
+    assert ridge.val_accuracy == max(accuracies.values()) == accuracies[ridge.strength]
+    weight, _ = _Path(torch.cat([x, v]), torch.cat([y, w]), 4).solve(ridge.strength)
+    scale = float(ridge.weight.norm() / weight.norm())
+    torch.testing.assert_close(ridge.weight.double(), weight * scale, rtol=1e-4, atol=1e-5)
+
+
+def test_logits_are_scaled_to_be_probabilities() -> None:
+    (x, y), (v, w), (t, u) = (clusters(400, 30, 4, seed) for seed in (1, 2, 3))
+    ridge = fit_ridge(x, y, v, w, 4)
+    probability = (t @ ridge.weight + ridge.bias).softmax(1).max(1)
+    gap = float(probability.values.mean() - (probability.indices == u).float().mean())
+    assert abs(gap) < 0.05  # as sure as right
+
+
+def test_a_probe_needs_validation() -> None:
+    x, y = clusters(20, 5, 2, seed=1)
+    with pytest.raises(PolycovError, match="chooses on validation"):
+        fit_ridge(x, y, x[:0], y[:0], 2)
+
+
+def test_the_reduction_is_scikit_learns_principal_components(backbone: Backbone) -> None:
+    model = Model(backbone, "average", 2, 5, reduction="linear")
+    maps = torch.randn(6, backbone.num_features, 4, 4, generator=torch.Generator().manual_seed(0))
+    maps *= torch.linspace(1, 3, backbone.num_features)[:, None, None]
+    fit_reduction(model, maps.split(2))
+    rows = maps.permute(0, 2, 3, 1).reshape(-1, backbone.num_features).double().numpy()
+    expected = PCA(5).fit_transform(rows)
+    found = model.reduce(maps).permute(0, 2, 3, 1).reshape(-1, 5).detach().double().numpy()
+    np.testing.assert_allclose(np.abs(found), np.abs(expected), rtol=1e-3, atol=1e-3)
+
+
+def test_a_reduction_does_not_widen(backbone: Backbone) -> None:
+    model = Model(backbone, "average", 2, backbone.num_features + 1, reduction="linear")
+    with pytest.raises(PolycovError, match=f"at most the {backbone.num_features} channels"):
+        fit_reduction(model, [])
+
+
+def test_a_fitted_pool_is_fitted_and_classifies(backbone: Backbone) -> None:
+    model = Model(backbone, "covariance | sqrt(5) | triu | project(6)", 3, 4, reduction="linear").eval()
+    maps = torch.randn(12, backbone.num_features, 4, 4, generator=torch.Generator().manual_seed(0))
+    fit_reduction(model, maps.split(4))
+    fit_pool(model, maps.split(4))
+    features = pooled(model, maps.split(5))
+    assert features.shape == (12, 6)
+    labels = torch.arange(12) % 3
+    ridge = fit_ridge(features[:9], labels[:9], features[9:], labels[9:], 3)
+    set_classifier(model, ridge)
+    torch.testing.assert_close(model.classify(maps), features @ ridge.weight + ridge.bias, rtol=1e-4, atol=1e-4)
+    assert isinstance(model.reduction, nn.Conv2d)
