@@ -18,6 +18,10 @@ class NotFittedError(PolycovError):
     """A stage that learns from data was used before `pool.fit` or `load_state_dict`."""
 
 
+class MissingDependencyError(PolycovError, ImportError):
+    """A package that an optional part of the library needs is not installed; the message says how to install it."""
+
+
 class NonFiniteError(PolycovError, ArithmeticError):
     """Features with NaN or Inf came in, or a result left the range of its floating-point type."""
 

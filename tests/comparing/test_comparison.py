@@ -20,7 +20,7 @@ from polycov.commands.main import main
 from polycov.comparing.grid import Setting
 from polycov.comparing.measure import kernel_error, pack, unpack
 from polycov.pooling.methods import create_pool
-from polycov.system.files import json_lines
+from polycov.system.files import read_json_lines
 
 TINY = ["--backbone", "test_resnet", "--weights", "none", "--size", "64", "--stage", "2", "--channels", "12"]
 TINY += ["--workers", "0", "--methods", "average,isqrt-cov,fewer-channels,ipccp-ts,ipccp-fit", "--dims", "8,16"]
@@ -38,7 +38,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def results(folder: Path) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    rows = list(json_lines(folder / "records.jsonl"))
+    rows = list(read_json_lines(folder / "records.jsonl"))
     keys = [(row["method"], row["dim"], row["seed"]) for row in rows]
     assert len(keys) == len(set(keys))  # none twice
     return {key: (row["test_right"], row["val_right"]) for key, row in zip(keys, rows, strict=True)}
@@ -55,9 +55,9 @@ def test_a_comparison_is_complete_goes_on_and_grows(
     both = results(tmp_path / "cmp")
     assert len(both) == 16
     assert {key: both[key] for key in first} == first
-    for record in json_lines(tmp_path / "cmp" / "records.jsonl"):
+    for record in read_json_lines(tmp_path / "cmp" / "records.jsonl"):
         assert record["stored"]["float16"] == pytest.approx(record["test_accuracy"], abs=0.06)  # one of 18 pictures
-    row = next(iter(json_lines(tmp_path / "cmp" / "records.jsonl")))
+    row = next(iter(read_json_lines(tmp_path / "cmp" / "records.jsonl")))
     for name in ("spec", "seed", "val_accuracy", "test_accuracy", "pool_ms", "bytes", "versions", "hardware", "head"):
         assert row[name] is not None, name
     out = capsys.readouterr().out
@@ -79,7 +79,7 @@ def test_a_killed_comparison_goes_on_and_jobs_share_it(trees: Path, tmp_path: Pa
     command = [sys.executable, "-m", "polycov", *arguments, "--out", str(broken)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
-    while len(list(json_lines(broken / "records.jsonl"))) < 5 and time.monotonic() < deadline:
+    while len(list(read_json_lines(broken / "records.jsonl"))) < 5 and time.monotonic() < deadline:
         time.sleep(0.005)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -96,7 +96,7 @@ def test_other_heads_train(trees: Path, tmp_path: Path, head: str) -> None:
     given = [*TINY[:-4], "--methods", "average,ipccp-ts", "--dims", "16", "--seeds", "1", "--epochs", "1"]
     main(["compare", str(trees), *given, "--head", head, "--out", str(tmp_path / "cmp")])
     assert set(results(tmp_path / "cmp")) == {("average", None, 0), ("ipccp-ts", 16, 0)}
-    assert all(row["pool_ms"] > 0 for row in json_lines(tmp_path / "cmp" / "records.jsonl"))
+    assert all(row["pool_ms"] > 0 for row in read_json_lines(tmp_path / "cmp" / "records.jsonl"))
     assert (tmp_path / "cmp" / "runs" / "ipccp-ts_16_0" / "model.safetensors").is_file()
 
 
@@ -191,7 +191,7 @@ def test_stopping_the_first_process_stops_its_helpers(trees: Path, tmp_path: Pat
         [*command, "--out", str(tmp_path / "cmp")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     deadline = time.monotonic() + 120
-    while len(list(json_lines(tmp_path / "cmp" / "records.jsonl"))) < 5 and time.monotonic() < deadline:
+    while len(list(read_json_lines(tmp_path / "cmp" / "records.jsonl"))) < 5 and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(sign)
     _, said = process.communicate(timeout=60)
@@ -207,7 +207,7 @@ def test_the_backbone_limits_the_channels_and_few_pictures_the_components(
     data = write_data(tmp_path / "trees", train=3, test=2)
     given = [*TINY[:6], "--workers", "0", "--stage", "2", "--seeds", "1", "--out", str(tmp_path / "cmp")]
     main(["compare", str(data), *given, "--methods", "isqrt-cov,fewer-channels,ipccp-fit", "--dims", "10,2000,3000"])
-    rows = list(json_lines(tmp_path / "cmp" / "records.jsonl"))
+    rows = list(read_json_lines(tmp_path / "cmp" / "records.jsonl"))
     assert {(row["method"], row["dim"]) for row in rows} == {("isqrt-cov", None), ("fewer-channels", 10)}
     assert (
         "left out: ipccp-fit at 10, 2000, 3000: a projection needs as many training pictures" in capsys.readouterr().out

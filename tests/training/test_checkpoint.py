@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from polycov.errors import PolycovError
-from polycov.system.files import append_json_lines, json_lines, write
+from polycov.system.files import append_json_lines, read_json_lines, write_file
 from polycov.training.checkpoint import load_checkpoint, load_tensors, save_checkpoint, save_tensors
 
 
@@ -60,7 +60,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
         raise OSError("No space left on device")
 
     with pytest.raises(OSError, match="No space"):
-        write(tmp_path / "x", fail)
+        write_file(tmp_path / "x", fail)
     assert load_tensors(tmp_path / "x")[0]["a"].tolist() == [1, 1]
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
 
@@ -70,6 +70,6 @@ def test_an_unfinished_line_is_cut_off(tmp_path: Path) -> None:
     append_json_lines(path, [{"a": 1}])
     with path.open("a") as file:
         file.write('{"a": 2, "b')
-    assert list(json_lines(path)) == [{"a": 1}]
+    assert list(read_json_lines(path)) == [{"a": 1}]
     append_json_lines(path, [{"a": 3}])
-    assert list(json_lines(path)) == [{"a": 1}, {"a": 3}]
+    assert list(read_json_lines(path)) == [{"a": 1}, {"a": 3}]

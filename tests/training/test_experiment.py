@@ -20,7 +20,7 @@ from polycov.data import read_data
 from polycov.data.loading import number_from
 from polycov.data.transforms import Preprocessing
 from polycov.errors import NonFiniteError, PolycovError
-from polycov.system.files import json_lines
+from polycov.system.files import read_json_lines
 from polycov.training.config import Config, DataOptions, ModelOptions, TrainOptions
 from polycov.training.experiment import train
 from polycov.training.run_folder import load_run
@@ -58,7 +58,7 @@ def run(environment: dict[str, str], *arguments: str | Path) -> subprocess.Compl
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    return list(json_lines(folder / "metrics.jsonl"))
+    return list(read_json_lines(folder / "metrics.jsonl"))
 
 
 def assert_same_weights(one: Path, other: Path) -> None:
@@ -272,10 +272,10 @@ def test_a_damaged_cache_is_made_again(trees: Path, tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_worked_on_is_left_alone(trees: Path, tmp_path: Path) -> None:
-    from polycov.system.files import lock
+    from polycov.system.files import try_lock, wait_for_lock
 
     (tmp_path / "run").mkdir()
-    with lock(tmp_path / "run" / "run.lock"), pytest.raises(PolycovError, match="Another process is working on"):
+    with try_lock(tmp_path / "run" / "run.lock"), pytest.raises(PolycovError, match="Another process is working on"):
         train(config(trees, probe=True), tmp_path / "run", cache=tmp_path / "cache")
 
 

@@ -23,7 +23,7 @@ from polycov.comparing.statistics import (
 )
 from polycov.errors import PolycovError
 from polycov.progress import make_console
-from polycov.system.files import json_lines, read_json, write_csv
+from polycov.system.files import read_json_lines, read_json, write_csv
 
 
 @dataclass
@@ -94,7 +94,7 @@ def read_study(folder: Path) -> Study:
 
 
 def _study(folder: Path, config: dict[str, Any]) -> Study:
-    found = {(row["method"], row["dim"], row["seed"]): row for row in json_lines(folder / "records.jsonl")}
+    found = {(row["method"], row["dim"], row["seed"]): row for row in read_json_lines(folder / "records.jsonl")}
     records = list(found.values())
     if not records:
         raise PolycovError(f"The comparison {str(folder)!r} has no records yet.")

@@ -34,7 +34,7 @@ from polycov.models.backbones import Backbone, fixed_size
 from polycov.pooling.methods import method_options
 from polycov.progress import make_console
 from polycov.system.environment import versions
-from polycov.system.files import append_json_lines, cache_folder, json_lines, lock, read_json, write_json
+from polycov.system.files import append_json_lines, cache_folder, read_json_lines, try_lock, wait_for_lock, read_json, write_json
 from polycov.training.config import Config, read_recipe
 from polycov.training.experiment import preprocessing_for
 from polycov.training.features import LocalFeatures, extract
@@ -44,7 +44,7 @@ Record = dict[str, Any]
 
 def records(folder: Path) -> list[Record]:
     """Returns the records of a comparison, in order, each setting once."""
-    found = {(row["method"], row["dim"], row["seed"]): row for row in json_lines(folder / "records.jsonl")}
+    found = {(row["method"], row["dim"], row["seed"]): row for row in read_json_lines(folder / "records.jsonl")}
     return list(found.values())
 
 
@@ -72,7 +72,7 @@ class Comparison:
         self.broken: set[str] = set()
         self.pictures = ""
         whole = self._read(0)
-        with lock(self.cache / "checking.lock", wait=True):  # one process looks, the others then know
+        with wait_for_lock(self.cache / "checking.lock"):  # one process looks, the others then know
             found = look_for_broken(whole, self.cache, self.console, max(options.workers, 1))
         whole = check(without_broken(whole, found, options.broken, self.console))
         self.broken = set(found)
@@ -182,7 +182,7 @@ class Comparison:
         """Writes what the comparison is of; or refuses to mix it with another."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path, now = self.folder / "config.json", self._identity(data)
-        with lock(self.folder / "config.lock", wait=True):
+        with wait_for_lock(self.folder / "config.lock"):
             if not path.is_file():
                 more = {"classes": data.classes, "data": data.name, "source": self.options.data, "notes": data.notes}
                 counts = {part: len(samples) for part, samples in data.parts.items()}
@@ -222,7 +222,7 @@ class Comparison:
                         raise KeyboardInterrupt
                     if self.parent not in (None, os.getppid()):
                         return  # the process that started this one is gone
-                    with lock(self.folder / "locks" / setting.key) as mine:
+                    with try_lock(self.folder / "locks" / setting.key) as mine:
                         if mine and not self._done(setting):
                             self._tell(setting, self._measure(setting, reduced))
                             made = True
@@ -273,7 +273,7 @@ class Comparison:
         val = [number[data["val"].name(i)] for i in range(len(data["val"]))]
         (self.folder / "splits").mkdir(exist_ok=True)
         write_json(self.folder / "splits" / f"{setting.seed}.json", val)
-        with lock(self.folder / "records.lock", wait=True):
+        with wait_for_lock(self.folder / "records.lock"):
             append_json_lines(self.folder / "records.jsonl", [row])
         return row
 
@@ -283,7 +283,7 @@ class Comparison:
         size = self.size
         wanted = None if self.options.stage == "last" else self.options.stage
         backbone = Backbone(self.options.backbone, weights=self.options.weights, stage=wanted, size=size)
-        with lock(self.folder / "features.lock", wait=True):
+        with wait_for_lock(self.folder / "features.lock"):
             prepared = preprocessing_for(options, data, backbone)
             stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
             facts = {"stage": stage, "size": size, "locations": backbone.locations(size)}

@@ -17,7 +17,7 @@ from polycov.errors import PolycovError
 from polycov.pooling.methods import create_pool
 from polycov.pooling.pool import FirstOrderPool, Pool
 from polycov.pooling.post.project import Project, StreamingPCA
-from polycov.system.files import json_lines, read_json
+from polycov.system.files import read_json_lines, read_json
 from polycov.training.config import Config
 from polycov.training.features import LocalFeatures
 from polycov.training.probe import fit_ridge
@@ -173,7 +173,7 @@ def trained(setting: Setting, data: ImageData, config: Config, folder: Path, cac
         training=replace(config.training, seed=setting.seed),
     )
     train(config, folder, resume=(folder / "config.json").is_file(), cache=cache)
-    last = list(json_lines(folder / "metrics.jsonl"))[-1]
+    last = list(read_json_lines(folder / "metrics.jsonl"))[-1]
     model = load_run(folder).model
     pool = model.pool
     said = read_json(folder / "predictions.json")

@@ -30,7 +30,7 @@ from polycov.models.model import Model
 from polycov.models.weights import OFFLINE_BACKBONE
 from polycov.pooling.methods import list_methods
 from polycov.progress import make_console, make_progress
-from polycov.system.files import append_json_lines, json_lines, lock, read_json, write, write_json
+from polycov.system.files import append_json_lines, read_json_lines, try_lock, wait_for_lock, read_json, write_file, write_json
 from polycov.training.features import digest
 
 Format = Literal["auto", "parquet", "npz"]
@@ -106,7 +106,7 @@ def run(options: Embed) -> None:
                 break
             if not _pass(folder, options, kind, model, preprocessing, lambda n: bar.advance(task, n)):
                 time.sleep(0.5)  # other processes have what is left
-    unread = sum(1 for _ in json_lines(folder / "_broken.jsonl"))
+    unread = sum(1 for _ in read_json_lines(folder / "_broken.jsonl"))
     left_out = f", {unread} left out (_broken.jsonl)" if unread else ""
     console.print(
         f"{total} pictures{left_out}, {model.pool.out_features} dimensions, {shards} shards in {folder}", markup=False
@@ -157,7 +157,7 @@ def _prepare(folder: Path, options: Embed, kind: str, model: Model, preprocessin
         "format": kind,
         "dtype": options.dtype,
     }
-    with lock(folder / "_list.lock", wait=True):
+    with wait_for_lock(folder / "_list.lock"):
         manifest = folder / "_embedding.json"
         if not manifest.is_file():
             count = 0
@@ -169,7 +169,7 @@ def _prepare(folder: Path, options: Embed, kind: str, model: Model, preprocessin
                         file.write(json.dumps(path) + "\n")
                         count += 1
 
-            write(folder / "_images.jsonl", fill)
+            write_file(folder / "_images.jsonl", fill)
             if not count:
                 raise PolycovError(f"There are no pictures in {', '.join(map(str, options.images))}.")
             write_json(manifest, wanted | {"pictures": count})
@@ -227,7 +227,7 @@ def _pass(
             number += 1
             if _done(folder, kind, number):
                 continue
-            with lock(folder / f"_part-{number:06d}.lock") as mine:
+            with try_lock(folder / f"_part-{number:06d}.lock") as mine:
                 if mine and not _done(folder, kind, number):
                     _make(_shard(folder, kind, number), options, names, model, preprocessing, tick)
                     made = True
@@ -265,9 +265,9 @@ def _make(
             tick(len(images))
     empty = np.zeros((0, model.pool.out_features), dtype=options.dtype)
     scale_of_each = np.concatenate([np.zeros(0, np.float32), *scales]) if options.dtype == "int8" else None
-    write(path, lambda beside: _fill(beside, path.suffix, kept, np.concatenate([empty, *features]), scale_of_each))
+    write_file(path, lambda beside: _fill(beside, path.suffix, kept, np.concatenate([empty, *features]), scale_of_each))
     if unread:
-        with lock(path.parent / "_list.lock", wait=True):
+        with wait_for_lock(path.parent / "_list.lock"):
             rows = [{"picture": name, "reason": reason} for name, reason in unread.items()]
             append_json_lines(path.parent / "_broken.jsonl", rows)
 

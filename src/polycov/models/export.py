@@ -18,7 +18,7 @@ from polycov.models.model import Model, probabilities_of
 from polycov.models.pretrained import PICKLES, describe_model
 from polycov.pooling.pool import HALF, Pool, SecondOrderPool
 from polycov.pooling.post.project import Project
-from polycov.system.files import write
+from polycov.system.files import write_file
 
 KEY = "polycov"  # of our entry in the metadata of an ONNX file
 INSTALL = "Install it with: pip install 'polycov[export]'"
@@ -178,7 +178,7 @@ def _write_checked(
             raise PolycovError(f"What was exported is {far:.1e} away from the model, relative; {path} is not written.")
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(path, fill)
+    write_file(path, fill)
     return far
 
 

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from polycov.errors import PolycovError
 from polycov.models.weights import load_exactly
-from polycov.system.files import write
+from polycov.system.files import write_file
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
@@ -17,7 +17,7 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) 
     from safetensors.torch import save_file
 
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write(path, lambda beside: save_file(whole, beside, {"polycov": json.dumps(notes)}))
+    write_file(path, lambda beside: save_file(whole, beside, {"polycov": json.dumps(notes)}))
 
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

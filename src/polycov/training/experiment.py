@@ -25,7 +25,7 @@ from polycov.models.pretrained import write_weights
 from polycov.models.weights import load_exactly
 from polycov.pooling.pool import SecondOrderPool
 from polycov.progress import make_console
-from polycov.system.files import cache_folder, json_lines, lock, read_json, write_json, write_json_lines
+from polycov.system.files import cache_folder, read_json_lines, try_lock, wait_for_lock, read_json, write_json, write_json_lines
 from polycov.training.batches import FeatureFeed, Feed, Head, PictureFeed
 from polycov.training.config import Config, DataOptions
 from polycov.training.features import LocalFeatures, extract
@@ -61,7 +61,7 @@ def train(config: Config, folder: str | Path | None = None, *, resume: bool = Fa
     if resume and (folder / "model.safetensors").is_file():
         console.print(f"finished before{_last_words(folder)}", markup=False)
         return folder
-    with lock(folder / "run.lock") if accelerator.is_main_process else nullcontext(True) as mine:
+    with try_lock(folder / "run.lock") if accelerator.is_main_process else nullcontext(True) as mine:
         if not mine:
             raise PolycovError(f"Another process is working on the run {str(folder)!r}.")
         _run(config, folder, resume, cache_folder(cache), accelerator, console)
@@ -80,7 +80,7 @@ def _run(config: Config, folder: Path, resume: bool, cache: Path, accelerator: A
         test = {"test_accuracy": scores.accuracy, "low": low, "high": high, "top5": scores.top5}
         test["pictures"] = len(scores.labels)
         metrics = folder / "metrics.jsonl"
-        rows = [row for row in json_lines(metrics) if "test_accuracy" not in row]  # of a run killed right here
+        rows = [row for row in read_json_lines(metrics) if "test_accuracy" not in row]  # of a run killed right here
         said = {part: found.top[:, 0].tolist() for part, found in {**run.val, "test": scores}.items()}
         write_json(folder / "predictions.json", said)
         write_json_lines(metrics, [*rows, {**run.chosen, **test}])
@@ -336,7 +336,7 @@ def _new_folder(stem: str) -> Path:
 
 def _last_words(folder: Path) -> str:
     """The result of a finished run."""
-    last = next((row for row in json_lines(folder / "metrics.jsonl") if "test_accuracy" in row), None)
+    last = next((row for row in read_json_lines(folder / "metrics.jsonl") if "test_accuracy" in row), None)
     if last is None:
         return ""
     found = f": test accuracy {last['test_accuracy']:.2%} (95 %: {last['low']:.1%} to {last['high']:.1%})"

@@ -19,7 +19,7 @@ from polycov.data.transforms import Preprocessing
 from polycov.errors import NonFiniteError
 from polycov.models.backbones import Backbone
 from polycov.progress import ticking
-from polycov.system.files import lock, write_json
+from polycov.system.files import try_lock, wait_for_lock, write_json
 
 
 class LocalFeatures:
@@ -114,7 +114,7 @@ def extract(
         shape = (len(whole), *_shape(backbone, preprocessing.size, device))
         if rank == 0:
             folder.mkdir(parents=True, exist_ok=True)
-            with lock(folder / "files.lock", wait=True):  # another program may want the same features at this moment
+            with wait_for_lock(folder / "files.lock"):  # another program may want the same features at this moment
                 if not _whole_files(folder, shape):
                     _make_files(folder, key, shape)
         _wait()

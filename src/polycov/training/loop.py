@@ -21,7 +21,7 @@ from polycov.models.backbones import import_timm
 from polycov.models.model import Model
 from polycov.models.weights import load_exactly
 from polycov.progress import make_progress
-from polycov.system.files import append_json_lines, json_lines, write_json_lines
+from polycov.system.files import append_json_lines, read_json_lines, write_json_lines
 from polycov.training.batch_norm import SynchronizedBatchNorm
 from polycov.training.batches import Feed, Number
 from polycov.training.checkpoint import load_checkpoint, load_tensors, save_checkpoint, save_tensors
@@ -135,7 +135,7 @@ class Trainer:
                 self.accelerator.scaler.load_state_dict(self.progress["scaler"])
         if self.accelerator.is_main_process:
             metrics = self.folder / "metrics.jsonl"
-            kept = [row for row in json_lines(metrics) if row.get("epoch", math.inf) <= self.progress["epoch"]]
+            kept = [row for row in read_json_lines(metrics) if row.get("epoch", math.inf) <= self.progress["epoch"]]
             write_json_lines(metrics, [row for row in kept if "test_accuracy" not in row])
         self.accelerator.wait_for_everyone()
 

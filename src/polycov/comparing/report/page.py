@@ -19,7 +19,7 @@ from polycov.comparing.statistics import (
     storing_in_words,
 )
 from polycov.errors import PolycovError
-from polycov.system.files import write
+from polycov.system.files import write_file
 
 AXES = (("dimensions", "dimensions"), ("bytes", "bytes"), ("time", "time"))
 HEAD = (
@@ -92,7 +92,7 @@ def write_page(path: Path, studies: Sequence[Study]) -> None:
         axes=AXES,
         parts=[_part(study) for study in studies],
     )
-    write(path, lambda beside: beside.write_text(text, encoding="utf-8"))
+    write_file(path, lambda beside: beside.write_text(text, encoding="utf-8"))
 
 
 def _colours(study: Study) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from polycov.comparing.statistics import Difference, Point, method_title
-from polycov.system.files import write
+from polycov.system.files import write_file
 
 Cell = str | int | float | None
 HEAD = (
@@ -91,4 +91,4 @@ def write_latex(path: Path, points: Sequence[Point], differences: dict[tuple[str
         name = method_title(point.method).replace("_", r"\_").replace("|", r"\textbar{}")
         lines.append(rf"{name} & {point.dimensions} & {accuracy} & {minus} & {time} \\")
     lines += [r"\bottomrule", r"\end{tabular}", ""]
-    write(path, lambda beside: beside.write_text("\n".join(lines), encoding="utf-8"))
+    write_file(path, lambda beside: beside.write_text("\n".join(lines), encoding="utf-8"))
