@@ -1,47 +1,141 @@
-"""Second-order pooling: local features to one compact vector built from their covariance."""
+"""Second-order pooling: local features to one compact vector built from their covariance.
 
+Everything is imported when it is first used, so that ``import polycov`` is quick and needs torch alone.
+"""
+
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from polycov import functional
-from polycov.errors import NonFiniteError, NotFittedError, PolycovError, SpecError
-from polycov.pooling.methods import create_pool, get_method, list_methods
-from polycov.pooling.pool import FirstOrderPool, SecondOrderPool
-from polycov.pooling.registry import list_stages
-from polycov.pooling.spec import parse_spec
+from polycov.errors import MissingDependencyError, NonFiniteError, NotFittedError, PolycovError, SpecError
 
 if TYPE_CHECKING:
+    from polycov import functional
+    from polycov.comparing.compare import compare
+    from polycov.comparing.comparison import Comparison, load_comparison
+    from polycov.comparing.options import CompareOptions
+    from polycov.inference.embed import Embeddings, EmbedOptions, embed
+    from polycov.inference.evaluate import EvaluateOptions, Evaluation, evaluate
+    from polycov.inference.predict import Prediction, predict
     from polycov.models.attach import attach
+    from polycov.models.export import export
     from polycov.models.model import Model, create_model
+    from polycov.pooling.methods import create_pool, get_method, list_methods
+    from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
+    from polycov.pooling.registry import list_stages, register
+    from polycov.pooling.spec import parse_spec
+    from polycov.progress import LogProgress, Progress
+    from polycov.training.config import Config
+    from polycov.training.train import TrainResult, train
 
 __version__ = "0.1.0"
 
+_MODULES = {
+    "CompareOptions": "comparing.options",
+    "Comparison": "comparing.comparison",
+    "Config": "training.config",
+    "EmbedOptions": "inference.embed",
+    "Embeddings": "inference.embed",
+    "EvaluateOptions": "inference.evaluate",
+    "Evaluation": "inference.evaluate",
+    "FirstOrderPool": "pooling.pool",
+    "LogProgress": "progress",
+    "Model": "models.model",
+    "Pool": "pooling.pool",
+    "Prediction": "inference.predict",
+    "Progress": "progress",
+    "SecondOrderPool": "pooling.pool",
+    "TrainResult": "training.train",
+    "attach": "models.attach",
+    "compare": "comparing.compare",
+    "create_model": "models.model",
+    "create_pool": "pooling.methods",
+    "embed": "inference.embed",
+    "evaluate": "inference.evaluate",
+    "export": "models.export",
+    "get_method": "pooling.methods",
+    "list_methods": "pooling.methods",
+    "list_stages": "pooling.registry",
+    "load_comparison": "comparing.comparison",
+    "parse_spec": "pooling.spec",
+    "predict": "inference.predict",
+    "register": "pooling.registry",
+    "train": "training.train",
+}
+
 __all__ = [
+    "CompareOptions",
+    "Comparison",
+    "Config",
+    "EmbedOptions",
+    "Embeddings",
+    "EvaluateOptions",
+    "Evaluation",
     "FirstOrderPool",
+    "LogProgress",
+    "MissingDependencyError",
     "Model",
     "NonFiniteError",
     "NotFittedError",
     "PolycovError",
+    "Pool",
+    "Prediction",
+    "Progress",
     "SecondOrderPool",
     "SpecError",
+    "TrainResult",
     "attach",
+    "compare",
     "create_model",
     "create_pool",
+    "embed",
+    "evaluate",
+    "export",
     "functional",
     "get_method",
     "list_methods",
     "list_stages",
+    "load_comparison",
     "parse_spec",
+    "predict",
+    "register",
+    "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    """What needs more than torch is imported when it is asked for."""
-    if name == "attach":
-        from polycov.models.attach import attach
-
-        return attach
-    if name in ("Model", "create_model"):
-        from polycov.models import model
-
-        return getattr(model, name)
+    """Imports a name, or a submodule, when it is first used."""
+    if name in _MODULES:
+        try:
+            value = getattr(importlib.import_module(f"polycov.{_MODULES[name]}"), name)
+        except ImportError as error:  # in an installation with torch alone, the name exists but does not work
+            return _Missing(name, (), {"error": error})
+        globals()[name] = value
+        return value
+    if name == "functional":
+        return importlib.import_module("polycov.functional")
     raise AttributeError(f"module 'polycov' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Missing(type):
+    """A stand-in for what needs packages that are not installed: using it says which."""
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        raise _missing(cls)
+
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise _missing(cls)
+
+
+def _missing(stand_in: Any) -> MissingDependencyError:
+    error: ImportError = stand_in.error
+    if isinstance(error, MissingDependencyError):
+        return error
+    return MissingDependencyError(
+        f"polycov.{stand_in.__name__} needs {error.name or error}. Install it with: pip install 'polycov[train]'"
+    )

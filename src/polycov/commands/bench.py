@@ -1,35 +1,35 @@
-"""``polycov bench``: measures, prints, and writes CSV files and figures."""
+"""``polycov bench``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from polycov.bench import tables
 from polycov.bench.figures import growth_figure
 from polycov.bench.ideas import GROUPS, folding_error, ideas
-from polycov.bench.measure import hardware, slug
+from polycov.bench.measure import slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, STEP_BACKBONES, Row, Shape
-from polycov.errors import PolycovError
-from polycov.progress import make_console, make_progress
-from polycov.system.files import write_csv
+from polycov.commands.parsing import parse
+from polycov.commands.terminal import Terminal
+from polycov.system.devices import choose_device
+from polycov.system.environment import hardware
+from polycov.system.tables import Table
 
 What = Literal["methods", "dims", "growth", "routes", "step", "ideas"]
 
 
-@dataclass
+@dataclass(frozen=True)
 class Bench:
-    """Measure time and memory of the methods against a plain iSQRT-COV, in one run and in turns."""
+    """Measure time and memory of the methods against a plain iSQRT-COV, interleaved in one run."""
 
     what: tuple[What, ...] = ("methods",)
-    """methods: the table of times and memory. dims: does time depend on the dimension? growth: one size varied at a
-    time, with figures. routes: is the cheapest route chosen? step: whole training steps with real backbones (needs
-    timm). ideas: what was tried beside what is done."""
+    """methods: times and memory. dims: does time depend on the dimension? growth: one size varied at a time, with
+    figures. routes: is the cheapest route chosen? step: whole training steps with real backbones (needs timm). ideas:
+    alternatives that were tried."""
     batch: int = 10
-    """Samples."""
+    """Samples per batch."""
     side: int = 28
     """Maps have side × side locations."""
     channels: int = 256
@@ -45,157 +45,133 @@ class Bench:
     paper: bool = True
     """Also measure the paper's algorithm as printed (slow)."""
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
-    """Of the features."""
-    device: str = "cpu"
-    """Where to run."""
+    """Data type of the features."""
+    device: str = "auto"
+    """auto (CUDA, then MPS, then CPU), or a device such as cuda:1."""
     threads: int | None = None
-    """Threads of the CPU; by default all cores."""
+    """CPU threads; default: all cores."""
     rounds: int = 15
-    """How often each thing is timed."""
-    out: Path = field(default_factory=lambda: Path("benchmarks/results"))
+    """Number of timings of each method."""
+    out: Path = Path("benchmarks/results")
     """Folder for the CSV files and figures."""
 
 
-def run(options: Bench) -> None:
-    """Runs the benchmark.
-
-    Raises:
-        PolycovError: if the device does not exist, or a method is unknown.
-    """
+def run(arguments: list[str]) -> None:
+    """Runs the benchmarks."""
+    options = parse(Bench, "bench", arguments, positional={}, lists=("what", "methods"))
     if options.threads:
         torch.set_num_threads(options.threads)
-    if options.device.startswith("cuda") and not torch.cuda.is_available():
-        raise PolycovError(f"The device {options.device!r} is not there: this torch sees no GPU.")
-    shape = Shape(
-        options.batch,
-        options.side**2,
-        options.channels,
-        options.dim,
-        options.iterations,
-        options.dtype,
-        options.device,
-    )
+    device = str(choose_device(options.device))
+    sizes = (options.batch, options.side**2, options.channels, options.dim, options.iterations)
+    shape = Shape(*sizes, options.dtype, device)
     options.out.mkdir(parents=True, exist_ok=True)
-    console = make_console()
-    console.print(f"{hardware(options.device)}; torch {torch.__version__}; {options.dtype}; {options.rounds} rounds")
+    terminal = Terminal()
+    terminal.write(f"{hardware(device)}; torch {torch.__version__}; {options.dtype}; {options.rounds} rounds")
     for what in options.what:
-        rows = RUNS[what](options, shape, console)
-        path = _write(options, what, rows)
-        console.print(f"written: {path}", soft_wrap=True)
+        rows = RUNS[what](options, shape, terminal)
+        path = _write(options, device, what, rows)
+        terminal.write(f"written: {path}")
         if what == "growth":
-            console.print(f"written: {growth_figure(rows, path.with_suffix('.svg'))}", soft_wrap=True)
+            terminal.write(f"written: {growth_figure(rows, path.with_suffix('.svg'))}")
 
 
-def _write(options: Bench, what: str, rows: list[Row]) -> Path:
-    name = f"{what}-{slug(hardware(options.device))}-{options.dtype}-torch{torch.__version__.partition('+')[0]}.csv"
-    path = options.out / name
-    cells = ([row[name] for name in rows[0]] for row in rows)
-    write_csv(path, rows[0], ([f"{v:.4g}" if isinstance(v, float) else v for v in row] for row in cells))
-    return path
+def _write(options: Bench, device: str, what: str, rows: list[Row]) -> Path:
+    name = f"{what}-{slug(hardware(device))}-{options.dtype}-torch{torch.__version__.partition('+')[0]}.csv"
+    cells = [[f"{v:.4g}" if isinstance(v, float) else v for v in row.values()] for row in rows]
+    Table(list(rows[0]), cells).to_csv(options.out / name)
+    return options.out / name
 
 
-def _methods(options: Bench, shape: Shape, console: Console) -> list[Row]:
+def _methods(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     names = [PLAIN, *options.methods]
-    with make_progress(console) as progress:
-        task = progress.add_task("methods", total=2 * (options.rounds + 1) + (8 if options.paper else 0))
-        rows = tables.measure(shape, names, options.rounds, lambda: progress.advance(task), memory=True)
+    with terminal.progress.task("methods", 2 * (options.rounds + 1) + (8 if options.paper else 0)) as task:
+        rows = tables.measure(shape, names, options.rounds, task.advance, memory=True)
         if options.paper:  # few rounds, beside the reference: it is some sixty times slower
-            slow = tables.measure(shape, [PLAIN, PAPER], 3, lambda: progress.advance(task), memory=True)
+            slow = tables.measure(shape, [PLAIN, PAPER], 3, task.advance, memory=True)
             rows += [row for row in slow if row["method"] == PAPER]
-    table = Table(
-        title=f"B={shape.batch}, N={shape.locations}, C={shape.channels}, D={shape.dim}, k={shape.iterations}"
-    )
-    for column in ("method", "eval ms", "× plain", "train ms", "× plain", "eval MiB", "train MiB", "× plain"):
-        table.add_column(column, justify="left" if column == "method" else "right")
     by = {(row["method"], row["mode"]): row for row in rows}
+    cells = []
     for name in dict.fromkeys(row["method"] for row in rows):
         e, t, plain = by[name, "eval"], by[name, "train"], by[PLAIN, "train"]
-        cells = [_spread(e, "milliseconds"), _ratio(e), _spread(t, "milliseconds"), _ratio(t)]
-        memory = [f"{e['peak_mib']:.0f}", f"{t['peak_mib']:.0f}", f"{t['peak_mib'] / plain['peak_mib']:.2f}"]
-        table.add_row(name, *cells, *memory)
-    console.print(table)
-    console.print("Medians with quartiles; ratios are taken round by round. MiB: peak of what torch allocates.")
+        memory = (f"{e['peak_mib']:.0f}", f"{t['peak_mib']:.0f}", f"{t['peak_mib'] / plain['peak_mib']:.2f}")
+        cells.append((name, _spread(e), _ratio(e), _spread(t), _ratio(t), *memory))
+    columns = ("method", "eval ms", "× plain", "train ms", "× plain", "eval MiB", "train MiB", "× plain")
+    title = f"B={shape.batch}, N={shape.locations}, C={shape.channels}, D={shape.dim}, k={shape.iterations}"
+    terminal.table(Table(columns, cells, title))
+    terminal.write("Medians with quartiles; ratios are per round. MiB: peak of torch's allocations.")
     return rows
 
 
-def _spread(row: Row, key: str) -> str:
-    return f"{row[key]:.1f} ({row['lower_quartile']:.1f}–{row['upper_quartile']:.1f})"
+def _spread(row: Row) -> str:
+    return f"{row['milliseconds']:.1f} ({row['lower_quartile']:.1f}–{row['upper_quartile']:.1f})"
 
 
 def _ratio(row: Row) -> str:
     return f"{row['ratio']:.2f} ({row['ratio_lower_quartile']:.2f}–{row['ratio_upper_quartile']:.2f})"
 
 
-def _dims(options: Bench, shape: Shape, console: Console) -> list[Row]:
-    with make_progress(console) as progress:
-        task = progress.add_task("dimensions", total=4 * (options.rounds + 1))
-        rows = list(tables.dims(shape, options.rounds, lambda: progress.advance(task)))
-    table = Table("method", "mode", "D", "ms", f"× D={tables.DIMS[0]}")
-    for row in rows:
-        spread = _spread(row, "milliseconds")
-        table.add_row(row["method"], row["mode"], str(row["dim"]), spread, f"{row['ratio']:.2f}")
-    console.print(table)
+def _dims(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    with terminal.progress.task("dimensions", 4 * (options.rounds + 1)) as task:
+        rows = list(tables.dims(shape, options.rounds, task.advance))
+    cells = [(row["method"], row["mode"], row["dim"], _spread(row), f"{row['ratio']:.2f}") for row in rows]
+    terminal.table(Table(("method", "mode", "D", "ms", f"× D={tables.DIMS[0]}"), cells))
     return rows
 
 
-def _growth(options: Bench, shape: Shape, console: Console) -> list[Row]:
+def _growth(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     rounds = max(options.rounds // 3, 1)
-    with make_progress(console) as progress:
-        task = progress.add_task("growth", total=2 * (rounds + 1) * sum(map(len, GROWTH.values())))
-        rows = list(tables.growth(shape, rounds, lambda: progress.advance(task)))
+    with terminal.progress.task("growth", 2 * (rounds + 1) * sum(map(len, GROWTH.values()))) as task:
+        rows = list(tables.growth(shape, rounds, task.advance))
     for size in GROWTH:
-        table = Table("mode", size, *tables.GROWTH_METHODS, title=f"milliseconds against {size}")
+        cells = []
         for mode in tables.MODES:
             for value in GROWTH[size]:
                 here = {r["method"]: r for r in rows if (r["varied"], r["mode"], r[size]) == (size, mode, value)}
-                cells = (f"{here[m]['milliseconds']:.1f}" if m in here else "–" for m in tables.GROWTH_METHODS)
-                table.add_row(mode, str(value), *cells)
-        console.print(table)
+                times = (f"{here[m]['milliseconds']:.1f}" if m in here else "–" for m in tables.GROWTH_METHODS)
+                cells.append((mode, value, *times))
+        terminal.table(Table(("mode", size, *tables.GROWTH_METHODS), cells, f"milliseconds against {size}"))
     return rows
 
 
-def _routes(options: Bench, shape: Shape, console: Console) -> list[Row]:
+def _routes(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     rounds = max(options.rounds // 2, 1)
-    with make_progress(console) as progress:
-        task = progress.add_task("routes", total=2 * (rounds + 1) * len(ROUTE_GRID))
-        rows = list(tables.routes(shape, rounds, lambda: progress.advance(task)))
-    table = Table("mode", "N", "C", "covariance ms", "gram ms", "chosen", "chosen / best")
+    with terminal.progress.task("routes", 2 * (rounds + 1) * len(ROUTE_GRID)) as task:
+        rows = list(tables.routes(shape, rounds, task.advance))
+    cells = []
     for row in rows:
         times = (f"{row['covariance_ms']:.2f}", f"{row['gram_ms']:.2f}")
-        sizes = (str(row["locations"]), str(row["channels"]))
-        table.add_row(row["mode"], *sizes, *times, row["chosen"], f"{row['chosen_over_best']:.2f}")
-    console.print(table)
-    wrong = [row for row in rows if row["chosen_over_best"] > 1.15]
-    console.print(f"{len(wrong)} of {len(rows)} choices are more than 15 % from the best.")
+        sizes = (row["locations"], row["channels"])
+        cells.append((row["mode"], *sizes, *times, row["chosen"], f"{row['chosen_over_best']:.2f}"))
+    terminal.table(Table(("mode", "N", "C", "covariance ms", "gram ms", "chosen", "chosen / best"), cells))
+    wrong = sum(row["chosen_over_best"] > 1.15 for row in rows)
+    terminal.write(f"{wrong} of {len(rows)} choices are more than 15 % slower than the best.")
     return rows
 
 
-def _step(options: Bench, shape: Shape, console: Console) -> list[Row]:
+def _step(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     rounds = max(options.rounds // 5, 1)
-    with make_progress(console) as progress:
-        task = progress.add_task("training steps", total=(rounds + 1) * len(STEP_BACKBONES))
-        rows = list(tables.whole_steps(shape, rounds, lambda: progress.advance(task)))
-    table = Table("backbone", "map", "pooling", "seconds a step", "pooling ms", "share of the plain step")
+    with terminal.progress.task("training steps", (rounds + 1) * len(STEP_BACKBONES)) as task:
+        rows = list(tables.whole_steps(shape, rounds, task.advance))
+    cells = []
     for row in rows:
         seconds = f"{row['step_seconds']:.2f}" if row["step_seconds"] else ""
-        cells = (seconds, f"{1e3 * row['pool_seconds']:.1f}", f"{100 * row['share']:.2f} %")
-        table.add_row(row["backbone"], row["map"], row["method"], *cells)
-    console.print(table)
+        times = (seconds, f"{1e3 * row['pool_seconds']:.1f}", f"{100 * row['share']:.2f} %")
+        cells.append((row["backbone"], row["map"], row["method"], *times))
+    columns = ("backbone", "map", "pooling", "seconds per step", "pooling ms", "share of the plain step")
+    terminal.table(Table(columns, cells))
     return rows
 
 
-def _ideas(options: Bench, shape: Shape, console: Console) -> list[Row]:
-    with make_progress(console) as progress:
-        total = (options.rounds + 1) * (GROUPS + (2 if options.compile else 0))
-        task = progress.add_task("ideas", total=total)
-        rows = list(ideas(shape, options.rounds, lambda: progress.advance(task), options.compile))
-    table = Table("what", "idea", "ms", "× the first")
-    for row in rows:
-        table.add_row(row["group"], row["idea"], _spread(row, "milliseconds"), f"{row['ratio']:.2f}")
-    console.print(table)
-    lost, ours = folding_error()
-    console.print(
-        f"Error of the covariance at a mean of 100 spreads: {lost:.0e} with centring folded in, ours {ours:.0e}."
+def _ideas(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    total = (options.rounds + 1) * (GROUPS + (2 if options.compile else 0))
+    with terminal.progress.task("ideas", total) as task:
+        rows = list(ideas(shape, options.rounds, task.advance, options.compile))
+    cells = [(row["group"], row["idea"], _spread(row), f"{row['ratio']:.2f}") for row in rows]
+    terminal.table(Table(("what", "idea", "ms", "× the first"), cells))
+    folded, ours = folding_error()
+    terminal.write(
+        f"Error of the covariance when the mean is 100 times the spread: {folded:.0e} with centring folded in, "
+        f"{ours:.0e} with ours."
     )
     return rows
 

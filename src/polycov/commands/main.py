@@ -1,43 +1,77 @@
-"""The command ``polycov``."""
+"""The command ``polycov``. Neither torch nor a command is imported before it is needed."""
 
 import ctypes
-import os
+import importlib
 import sys
-from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
-from typing import Annotated, Any, Union
 
-from polycov.errors import PolycovError
+from polycov.errors import PolycovError, known
 
-MORE = " The same command goes on where it was."
+COMMANDS = {
+    "compare": "compare pooling methods on your images: which to use, and at what size",
+    "report": "write the page, figures and tables of comparisons again",
+    "train": "train a classifier: end to end, on a frozen backbone, or in closed form",
+    "evaluate": "evaluate a run: accuracy with its interval, per class, confusions",
+    "predict": "classify images",
+    "embed": "turn any number of images into compact features on disk",
+    "export": "write a trained model as ONNX, torch.export or a Hugging Face folder",
+    "list": "list the pooling methods, or the backbones",
+    "bench": "measure time and memory of the methods",
+}
+SAME_COMMAND = " Run the same command again to resume."
+RESUME = {"train": " Resume with: polycov train --resume RUN", "compare": SAME_COMMAND, "embed": SAME_COMMAND}
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command; ``arguments`` are those of the shell by default."""
-    missing = [name for name in ("tyro", "rich", "matplotlib") if find_spec(name) is None]
+    arguments = sys.argv[1:] if arguments is None else arguments
+    name = arguments[0] if arguments else "--help"
+    if name in ("-h", "--help"):
+        print(help_text())
+        sys.exit(0)
+    if name == "--version":
+        print(f"polycov {version('polycov')}")
+        sys.exit(0)
+    if name not in COMMANDS:
+        print(f"polycov: Unknown command {name!r}. {known(name, COMMANDS)}", file=sys.stderr)
+        sys.exit(2)
+    missing = [package for package in ("tyro", "rich", "matplotlib") if find_spec(package) is None]
     if missing:
         sys.exit(f"The command polycov needs {', '.join(missing)}. Install it with: pip install 'polycov[cli]'")
-    arguments = sys.argv[1:] if arguments is None else arguments
-    _keep_freed_memory()
+    _run(name, arguments[1:])
+
+
+def help_text() -> str:
+    """Returns the list of commands."""
+    rows = "\n".join(f"  {name:<10} {summary}" for name, summary in COMMANDS.items())
+    return (
+        "usage: polycov [-h] [--version] COMMAND …\n\n"
+        "Second-order pooling: compare, train and use it on your images.\n\n"
+        f"commands:\n{rows}\n\n"
+        "polycov COMMAND --help explains the options of a command."
+    )
+
+
+def _run(name: str, arguments: list[str]) -> None:
+    """Runs a command; mistakes end in one sentence."""
     try:
-        options, run = _parse(arguments)
-        run(options)
-        _leave_group()
+        module = importlib.import_module(f"polycov.commands.{name}")
+        _keep_freed_memory()
+        module.run(arguments)
+        _leave_process_group()
     except PolycovError as error:
         sys.exit(f"polycov: {error}")
     except BrokenPipeError:  # the reader has seen enough
         sys.stderr.close()
-    except OSError as error:  # no space left, no permission: the system says it well
+    except OSError as error:  # no space left, no permission: the system's own words
         sys.exit(f"polycov: {error}")
     except KeyboardInterrupt:
-        if "POLYCOV_JOB" in os.environ:  # a helper: the process that started it speaks
-            sys.exit(1)
-        goes_on = {"train": " Go on with: polycov train --resume RUN", "compare": MORE, "embed": MORE}
-        sys.exit(f"polycov: stopped.{goes_on.get(arguments[0], '') if arguments else ''}")
+        sys.exit(f"polycov: stopped.{RESUME.get(name, '')}")
 
 
-def _leave_group() -> None:
-    """Leaves the group of processes that a launcher started: its threads must not outlive it, or the program aborts."""
+def _leave_process_group() -> None:
+    """Leaves the process group of a launcher: its threads must not outlive it, or the program aborts."""
     import torch.distributed
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -45,48 +79,15 @@ def _leave_group() -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Lets a CPU use freed memory again rather than return it to the system and ask for it anew.
+    """Lets a CPU reuse freed memory instead of returning it to the system.
 
-    The C library does so for blocks of more than 32 MB, such as activations, and clearing their pages takes longer
+    The C library returns blocks of more than 32 MB, such as activations, and clearing their pages again takes longer
     than the network. Only glibc has this switch; elsewhere nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:
         mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
         mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
-
-
-def _parse(arguments: list[str]) -> tuple[Any, Callable[[Any], None]]:
-    import tyro
-
-    from polycov.commands import bench, compare, report, train
-    from polycov.commands import list as listing
-    from polycov.inference import embed, evaluate, predict
-    from polycov.models import export
-
-    training = train.defaults(arguments) if arguments[:1] == ["train"] else train.Train()
-    commands: dict[str, tuple[Any, Any, Callable[[Any], None]]] = {
-        "compare": (compare.Compare, compare.Compare(), compare.run),
-        "report": (report.Report, tyro.MISSING_NONPROP, report.run),
-        "train": (train.Train, training, train.run),
-        "evaluate": (evaluate.Evaluate, tyro.MISSING_NONPROP, evaluate.run),
-        "predict": (predict.Predict, tyro.MISSING_NONPROP, predict.run),
-        "export": (export.Export, tyro.MISSING_NONPROP, export.run),
-        "embed": (embed.Embed, tyro.MISSING_NONPROP, embed.run),
-        "list": (listing.List, listing.List(), listing.run),
-        "bench": (bench.Bench, bench.Bench(), bench.run),
-    }
-    kinds: Any = Union[  # noqa: UP007 (made here, not written)
-        tuple(Annotated[kind, tyro.conf.subcommand(name, default=given)] for name, (kind, given, _) in commands.items())
-    ]
-    options: Any = tyro.cli(
-        kinds,
-        args=arguments,
-        prog="polycov",
-        description="Second-order pooling: train, compare and explain it on your pictures.",
-        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
-    )
-    return options, next(run for kind, _, run in commands.values() if type(options) is kind)
 
 
 if __name__ == "__main__":

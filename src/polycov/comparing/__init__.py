@@ -1,1 +1,1 @@
-"""The paper's experiment: many methods, dimensions and seeds on the same pictures."""
+"""Many methods, dimensions and seeds on the same images: the experiment of the paper."""

@@ -1,4 +1,4 @@
-"""What the records of a comparison say: means with errors, paired differences, a recommendation."""
+"""What the records of a comparison show: means with errors, and paired differences."""
 
 import math
 from collections.abc import Sequence
@@ -7,23 +7,22 @@ from typing import Any
 
 import numpy as np
 
-from polycov.comparing.grid import FEWER, METHODS
-from polycov.comparing.measure import STORED, unpack
+from polycov.comparing.grid import FEWER_CHANNELS, METHODS
+from polycov.comparing.records import Record, unpack
 
-Record = dict[str, Any]
 Array = np.ndarray[Any, Any]
+PointKey = tuple[str, int | None]  # method, and the dimension asked for
 RESAMPLES = 2000
 UNCOMPRESSED = "isqrt-cov"
-WIDE = 0.05  # an interval that reaches further says little
 
 
 @dataclass(frozen=True)
 class Point:
-    """A method at a size, over its seeds.
+    """A method at one size, over its seeds.
 
     Attributes:
         method: name.
-        dim: asked for; None where the method has its own.
+        dim: the dimension asked for; None where the method has its own.
         dimensions: of the feature.
         channels: before the pool.
         bytes: of a feature in float32.
@@ -32,7 +31,7 @@ class Point:
         test_error: its standard error over seeds; NaN for one seed.
         val: mean validation accuracy.
         val_error: its standard error.
-        pool_ms: median time of pooling a picture; None where it was not measured.
+        pool_ms: median milliseconds of pooling per image.
         kernel_error: root mean square over seeds; None where there is nothing to compare with.
         float16: mean change of the test accuracy when test features are stored as float16; None if not measured.
         int8: the same as int8.
@@ -54,9 +53,19 @@ class Point:
     int8: float | None = None
 
     @property
+    def key(self) -> PointKey:
+        """Method, and the dimension asked for."""
+        return self.method, self.dim
+
+    @property
     def label(self) -> str:
         """Method and size in words."""
         return f"{method_title(self.method)}, {self.dimensions} dimensions"
+
+
+def method_title(method: str) -> str:
+    """Returns the name of a method as a reader meets it."""
+    return "isqrt-cov on fewer channels" if method == FEWER_CHANNELS else method
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -69,59 +78,48 @@ def standard_error(values: Sequence[float]) -> float:
     return float(np.std(values, ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
 
 
-def by_setting(records: Sequence[Record]) -> dict[tuple[str, int | None], list[Record]]:
+def by_point(records: Sequence[Record]) -> dict[PointKey, list[Record]]:
     """Returns the records of each method and dimension, by seed."""
-    groups: dict[tuple[str, int | None], list[Record]] = {}
-    for row in sorted(records, key=lambda row: row["seed"]):
-        groups.setdefault((row["method"], row["dim"]), []).append(row)
+    groups: dict[PointKey, list[Record]] = {}
+    for record in sorted(records, key=lambda record: record.seed):
+        groups.setdefault((record.method, record.dim), []).append(record)
     return groups
 
 
 def points(records: Sequence[Record]) -> list[Point]:
     """Returns a point for each method and dimension: methods in the usual order, then specs, each by size."""
-    order = list(dict.fromkeys([*METHODS, *sorted(row["method"] for row in records)]))
-    made = []
-    for (method, dim), rows in by_setting(records).items():
-        test, val = ([row[f"{part}_accuracy"] for row in rows] for part in ("test", "val"))
-        times = [row["pool_ms"] for row in rows if row.get("pool_ms") is not None]
-        errors = [row["kernel_error"] ** 2 for row in rows if row.get("kernel_error") is not None]
-        first = rows[0]
-        made.append(
-            Point(
-                method,
-                dim,
-                first["dimensions"],
-                first["channels"],
-                first["bytes"],
-                len(rows),
-                float(np.mean(test)),
-                standard_error(test),
-                float(np.mean(val)),
-                standard_error(val),
-                float(np.median(times)) if times else None,
-                math.sqrt(np.mean(errors)) if errors else None,
-                *(_change(rows, dtype) for dtype in STORED),
-            )
-        )
-    return sorted(made, key=lambda point: (order.index(point.method), point.dimensions))
+    order = list(dict.fromkeys([*METHODS, *sorted(record.method for record in records)]))
+    result = [_point(key, group) for key, group in by_point(records).items()]
+    return sorted(result, key=lambda point: (order.index(point.method), point.dimensions))
 
 
-def _change(rows: Sequence[Record], dtype: str) -> float | None:
+def _point(key: PointKey, records: Sequence[Record]) -> Point:
+    measured = [record.measurement for record in records]
+    test, val = [m.test_accuracy for m in measured], [m.val_accuracy for m in measured]
+    errors = [m.kernel_error**2 for m in measured if m.kernel_error is not None]
+    return Point(
+        method=key[0],
+        dim=key[1],
+        dimensions=measured[0].dimensions,
+        channels=measured[0].channels,
+        bytes=measured[0].bytes,
+        seeds=len(records),
+        test=float(np.mean(test)),
+        test_error=standard_error(test),
+        val=float(np.mean(val)),
+        val_error=standard_error(val),
+        pool_ms=float(np.median([m.pool_ms for m in measured])),
+        kernel_error=math.sqrt(np.mean(errors)) if errors else None,
+        float16=_change(records, "float16"),
+        int8=_change(records, "int8"),
+    )
+
+
+def _change(records: Sequence[Record], dtype: str) -> float | None:
     """The mean change of the test accuracy when features are stored in a dtype."""
-    gaps = [row["stored"][dtype] - row["test_accuracy"] for row in rows if "stored" in row]
+    measured = [record.measurement for record in records]
+    gaps = [m.stored[dtype] - m.test_accuracy for m in measured if m.stored is not None]
     return float(np.mean(gaps)) if gaps else None
-
-
-def storing_in_words(found: Sequence[Point]) -> str:
-    """Returns what storing features in fewer bytes costs, over all settings; empty if it was not measured."""
-    parts = []
-    for dtype, share in zip(STORED, ("half", "a quarter of"), strict=True):
-        changes = [value for point in found if (value := getattr(point, dtype)) is not None]
-        if not changes:
-            return ""
-        low, mean, high = (round(100 * float(f(changes)), 2) + 0.0 for f in (np.min, np.mean, np.max))  # 0 has no minus
-        parts.append(f"{share} the bytes as {dtype}: {mean:+.2f} points on average ({low:+.2f} to {high:+.2f})")
-    return f"What storing the features in fewer bytes does to the test accuracy: {'; '.join(parts)}."
 
 
 @dataclass(frozen=True)
@@ -132,8 +130,8 @@ class Difference:
         mean: of one less the other.
         low: end of the interval.
         high: end of the interval.
-        p: of there being no difference, two-sided.
-        at_least: with 95 % certainty (one-sided).
+        p: of no difference, two-sided.
+        at_least: with 95 % confidence (one-sided).
     """
 
     mean: float
@@ -144,54 +142,54 @@ class Difference:
 
     @property
     def measurable(self) -> bool:
-        """Whether the interval leaves out 0."""
+        """Whether the interval excludes 0."""
         return self.low > 0 or self.high < 0
 
 
-def _right(rows: Sequence[Record], part: str, count: int) -> Array:
-    """Which pictures are right, (seeds, pictures)."""
-    return np.stack([unpack(row[f"{part}_right"], count) for row in rows]).astype(float)
+def _test_correct(records: Sequence[Record], count: int) -> Array:
+    """Which test images are classified correctly, (seeds, images)."""
+    return np.stack([unpack(record.measurement.test_correct, count) for record in records]).astype(float)
 
 
 def paired_test(one: Sequence[Record], other: Sequence[Record], count: int, seed: int = 0) -> Difference | None:
-    """Returns the difference of two settings on the same test pictures, over the seeds that both have; None if none.
+    """Returns the difference of two settings on the same test images, over their common seeds; None if there are none.
 
-    Pictures and seeds are both drawn anew in each resample, each seed for both settings together, since both have its
-    split and its sketch. So the interval holds for other pictures and other seeds; of one seed, for pictures alone.
+    Images and seeds are both resampled, each seed for both settings together, since both share its split and its
+    sketch. So the interval holds for other images and other seeds; with one seed, for other images alone.
     """
-    a, b = ({row["seed"]: row for row in rows} for rows in (one, other))
+    a, b = ({record.seed: record for record in records} for records in (one, other))
     common = sorted(a.keys() & b.keys())
     if not common:
         return None
-    gap = _right([a[s] for s in common], "test", count) - _right([b[s] for s in common], "test", count)
-    chance = np.random.default_rng(seed)
+    gap = _test_correct([a[s] for s in common], count) - _test_correct([b[s] for s in common], count)
+    rng = np.random.default_rng(seed)
     means = np.empty(RESAMPLES)
     for i in range(RESAMPLES):
-        weights = chance.multinomial(count, np.full(count, 1 / count)) / count
-        means[i] = gap[chance.integers(len(gap), size=len(gap))].mean(0) @ weights
+        weights = rng.multinomial(count, np.full(count, 1 / count)) / count
+        means[i] = gap[rng.integers(len(gap), size=len(gap))].mean(0) @ weights
     return _difference(float(gap.mean()), means)
 
 
 def paired_val(
-    one: Sequence[Record], other: Sequence[Record], splits: dict[int, list[int]], seed: int = 0
+    one: Sequence[Record], other: Sequence[Record], val_images: dict[int, list[int]], seed: int = 0
 ) -> tuple[Difference, int] | None:
-    """Returns the difference of two settings on the validation pictures of the seeds that both have, and the number of
-    these pictures; None if they have no seed in common.
+    """Returns the difference of two settings on the validation images of their common seeds, and the number of these
+    images; None if they have no seed in common.
 
-    A picture that several seeds hold out counts once, with its mean; pictures are drawn anew in each resample.
+    An image held out by several seeds counts once, with its mean; images are resampled.
     """
-    a, b = ({row["seed"]: row for row in rows} for rows in (one, other))
-    sums: dict[int, list[float]] = {}
+    a, b = ({record.seed: record for record in records} for records in (one, other))
+    gaps: dict[int, list[float]] = {}
     for number in sorted(a.keys() & b.keys()):
-        pictures = splits[number]
-        gap = _right([a[number]], "val", len(pictures))[0] - _right([b[number]], "val", len(pictures))[0]
-        for picture, value in zip(pictures, gap, strict=True):
-            sums.setdefault(picture, []).append(float(value))
-    if not sums:
+        images = val_images[number]
+        correct = [unpack(records[number].measurement.val_correct, len(images)).astype(float) for records in (a, b)]
+        for image, value in zip(images, correct[0] - correct[1], strict=True):
+            gaps.setdefault(image, []).append(float(value))
+    if not gaps:
         return None
-    values = np.array([np.mean(list_) for list_ in sums.values()])
-    chance = np.random.default_rng(seed)
-    weights = chance.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES) / len(values)
+    values = np.array([np.mean(gap) for gap in gaps.values()])
+    rng = np.random.default_rng(seed)
+    weights = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES) / len(values)
     return _difference(float(values.mean()), weights @ values), len(values)
 
 
@@ -201,85 +199,11 @@ def _difference(mean: float, resampled: Array) -> Difference:
     return Difference(mean, low, high, min(max(p, 1 / RESAMPLES), 1.0), at_least)
 
 
-@dataclass(frozen=True)
-class Recommendation:
-    """The smallest feature that is not measurably below the best, on validation.
-
-    Attributes:
-        best: the point of the highest validation accuracy.
-        chosen: the smallest that is not measurably below it.
-        gap: the best less the chosen, on validation.
-        pictures: different validation pictures, over all seeds.
-        smaller: how many smaller features were compared.
-    """
-
-    best: Point
-    chosen: Point
-    gap: Difference
-    pictures: int
-    smaller: int
-
-    def words(self) -> str:
-        """Returns it in words, with the test accuracies that played no part in it."""
-        chosen, best = self.chosen, self.best
-        text = (
-            f"Use {method_title(chosen.method)} with {chosen.dimensions} dimensions "
-            f"({size_in_words(chosen.bytes)} a picture): {chosen.test:.1%} on the test pictures. "
-        )
-        if chosen == best:
-            below = "everything smaller is measurably below it" if self.smaller else "nothing smaller was compared"
-            return text + f"It is the best on validation, and {below}."
-        gap, low, high = (round(100 * value, 1) + 0.0 for value in (self.gap.mean, self.gap.low, self.gap.high))
-        text += (
-            f"The best on validation is {best.label} ({best.test:.1%} on the test), but on the {self.pictures} "
-            f"validation pictures the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), cannot be told "
-            f"from none, and it is {best.bytes / chosen.bytes:.1f} times the size."
-        )
-        if self.gap.high > WIDE:
-            text += f" So few pictures cannot rule out a loss of {high:.0f} points: use more seeds, or more pictures."
-        return text
-
-
-def size_in_words(count: int) -> str:
-    """Returns a number of bytes in words.
-
-    Example:
-        >>> size_in_words(2048), size_in_words(500)
-        ('2 KB', '500 bytes')
-    """
-    if count < 1024:
-        return f"{count} bytes"
-    return f"{count / 1024:.3g} KB" if count < 1024**2 else f"{count / 1024**2:.3g} MB"
-
-
-def recommend(records: Sequence[Record], splits: dict[int, list[int]]) -> Recommendation | None:
-    """Returns the recommendation of a comparison; None if pictures cannot be paired.
-
-    Everything is chosen on validation pictures; the test accuracies are only reported.
-    """
-    groups = by_setting([row for row in records if row.get("val_right")])
-    found = [point for point in points(records) if (point.method, point.dim) in groups]
-    if not found:
-        return None
-    best = max(found, key=lambda point: point.val)
-    for point in sorted(found, key=lambda point: (point.bytes, -point.val)):
-        paired = paired_val(groups[best.method, best.dim], groups[point.method, point.dim], splits)
-        if paired is not None and (point == best or paired[0].at_least <= 0):  # is it below? a one-sided question
-            smaller = sum(other.bytes < point.bytes for other in found)
-            return Recommendation(best, point, *paired, smaller)
-    return None
-
-
-def against_uncompressed(records: Sequence[Record], count: int) -> dict[tuple[str, int | None], Difference]:
-    """Returns the test accuracy of each setting less that of uncompressed isqrt-cov, paired by picture."""
-    groups = by_setting([row for row in records if row.get("test_right")])
+def against_uncompressed(records: Sequence[Record], count: int) -> dict[PointKey, Difference]:
+    """Returns the test accuracy of each setting less that of uncompressed isqrt-cov, paired by image."""
+    groups = by_point(records)
     full = groups.get((UNCOMPRESSED, None))
     if full is None:
         return {}
-    gaps = {key: paired_test(rows, full, count) for key, rows in groups.items() if key != (UNCOMPRESSED, None)}
+    gaps = {key: paired_test(group, full, count) for key, group in groups.items() if key != (UNCOMPRESSED, None)}
     return {key: gap for key, gap in gaps.items() if gap is not None}
-
-
-def method_title(method: str) -> str:
-    """Returns the name of a method as a reader meets it."""
-    return "isqrt-cov on fewer channels" if method == FEWER else method

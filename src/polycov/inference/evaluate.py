@@ -1,217 +1,283 @@
-"""``polycov evaluate``: accuracy with its interval, class by class, and what is taken for what."""
+"""Evaluating a run: accuracy with its interval, per class, and which classes are confused."""
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Any, Literal
 
-import tyro
-
+from polycov.data.broken import exclude_broken, find_broken
 from polycov.data.images import ImageData, Samples, join
-from polycov.data.read import find_data, read_data
+from polycov.data.read import read_data, read_splits
 from polycov.errors import PolycovError
-from polycov.progress import make_console, ticking
-from polycov.system.files import cache_folder, write_csv, write_json
+from polycov.models.backbones import load_plugin
+from polycov.progress import SILENT, Progress
+from polycov.system.files import cache_folder, write_json
+from polycov.system.structure import Structured
+from polycov.system.tables import Table
+from polycov.training.batches import ImageBatches
+from polycov.training.config import RuntimeOptions, replace_options
+from polycov.training.predictions import Predictions, predict_split
+from polycov.training.run_folder import Run, load_run
+from polycov.training.train import make_accelerator
 
-if TYPE_CHECKING:
-    from rich.console import Console
 
-    from polycov.training.run_folder import Run
-    from polycov.training.scores import Scores
+@dataclass(frozen=True)
+class EvaluateOptions(Structured):
+    """Evaluate a run: accuracy with a 95 % interval, per class, and the classes it confuses."""
 
-
-@dataclass
-class Evaluate:
-    """Measure a run: accuracy with a 95 % interval, class by class, and the classes it confuses."""
-
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    run: str
     """Folder of a finished run."""
     data: str | None = None
-    """Pictures, as for train; by default those that the run learned from. Classes go by their names."""
-    part: Literal["test", "val", "train", "all"] = "test"
-    """Which part. Other data without parts are measured whole."""
+    """Images, as for train; default: those of the run. Classes are matched by name."""
+    split: Literal["test", "val", "train", "all"] = "test"
+    """Which split. Other data without splits are evaluated whole."""
     mirror: bool = False
-    """Average the prediction over each picture and its mirror image."""
-    broken: Literal["stop", "skip"] = "stop"
-    """What to do about pictures that cannot be read."""
+    """Average predictions over each image and its mirror image."""
     batch_size: int = 16
-    """Pictures at a time."""
-    workers: int = 2
-    """Processes that prepare pictures."""
+    """Images per batch."""
     out: Path | None = None
-    """Folder for evaluation.json, predictions.csv and confusion.csv; by default RUN/evaluation."""
+    """Folder for evaluation.json, predictions.csv and confusion.csv; default: RUN/evaluation."""
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
 
 
-def run(options: Evaluate) -> None:
-    """Measures a run.
+@dataclass(frozen=True)
+class ClassResult:
+    """The result of one class."""
+
+    name: str
+    images: int
+    correct: int
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """How often images of one class were taken for another."""
+
+    name: str
+    predicted: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The result of an evaluation.
+
+    Attributes:
+        run: folder of the run.
+        data: name of the data.
+        split: which split was evaluated.
+        mirror: whether mirror images were averaged over.
+        notes: what to know about the data.
+        images: their number.
+        accuracy: share of correct predictions.
+        interval: its 95 % interval.
+        top5: share of images whose class is among the five most probable.
+        loss: mean cross-entropy.
+        mean_class_accuracy: mean of the accuracies of the classes.
+        classes: the result of each class.
+        confusions: the most frequent mistakes.
+        predictions: a table with a row per image.
+        confusion_matrix: a table with a row per class and a column per prediction.
+        folder: where it was written.
+    """
+
+    run: str
+    data: str
+    split: str
+    mirror: bool
+    notes: list[str]
+    images: int
+    accuracy: float
+    interval: tuple[float, float]
+    top5: float
+    loss: float
+    mean_class_accuracy: float
+    classes: list[ClassResult]
+    confusions: list[Confusion]
+    predictions: Table
+    confusion_matrix: Table
+    folder: Path | None = None
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"accuracy {self.accuracy:.2%} (95 %: {low:.1%} to {high:.1%}) on {self.images} images of {self.data}; "
+            f"mean over classes {self.mean_class_accuracy:.2%}, top five {self.top5:.2%}"
+        )
+
+    def hardest_classes(self, rows: int = 12) -> Table:
+        """Returns a table of the classes with the lowest accuracy."""
+        worst = sorted(self.classes, key=lambda row: row.accuracy)[:rows]
+        title = "hardest classes" if len(self.classes) > rows else "classes"
+        return Table(("class", "images", "correct"), [(r.name, r.images, f"{r.accuracy:.0%}") for r in worst], title)
+
+    def frequent_confusions(self, rows: int = 12) -> Table:
+        """Returns a table of the most frequent mistakes."""
+        shown = [(c.name, c.predicted, c.count) for c in self.confusions[:rows]]
+        return Table(("class", "predicted as", "times"), shown, "most frequent confusions")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns what ``evaluation.json`` holds."""
+        left_out = ("predictions", "confusion_matrix", "folder")
+        return {name: value for name, value in asdict(self).items() if name not in left_out}
+
+    def write(self, folder: Path) -> None:
+        """Writes evaluation.json, predictions.csv and confusion.csv."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / "evaluation.json", self.to_dict())
+        self.predictions.to_csv(folder / "predictions.csv")
+        self.confusion_matrix.to_csv(folder / "confusion.csv")
+
+    def _repr_html_(self) -> str:
+        """For notebooks."""
+        tables = (self.hardest_classes()._repr_html_(), self.frequent_confusions()._repr_html_())
+        return f"<p>{self}</p>{''.join(tables)}"
+
+
+def evaluate(run: str | Path | EvaluateOptions, *, progress: Progress = SILENT, **options: Any) -> Evaluation:
+    """Evaluates a finished run.
+
+    Args:
+        run: folder of the run, or all options.
+        progress: receives messages and progress.
+        options: any option of `EvaluateOptions` by its name, such as ``data="folder"``.
 
     Raises:
         PolycovError: if the run is not finished, or the data have classes that it does not know.
     """
-    from accelerate import Accelerator
+    chosen = run if isinstance(run, EvaluateOptions) else EvaluateOptions(str(run))
+    chosen = replace_options(chosen, options)
+    runtime = chosen.runtime.check()
+    if chosen.batch_size < 1:
+        raise PolycovError(f"Expected batch_size to be at least 1, got {chosen.batch_size}.")
+    if runtime.plugin is not None:
+        load_plugin(runtime.plugin)
+    loaded = load_run(chosen.run)
+    accelerator = make_accelerator(runtime)
+    progress = progress if accelerator.is_main_process else SILENT
 
-    from polycov.data.broken import look_for_broken, without_broken
-    from polycov.training.batches import PictureFeed
-    from polycov.training.run_folder import load_run
-    from polycov.training.scores import score
-
-    loaded = load_run(options.run)
-    accelerator = Accelerator()
-    console = make_console(quiet=not accelerator.is_main_process)
-    if options.batch_size < 1 or options.workers < 0:
-        raise PolycovError("Expected batch_size to be at least 1, and workers 0 or more.")
-
-    def clean(data: ImageData) -> ImageData:
+    def exclude(data: ImageData) -> ImageData:
         with accelerator.main_process_first():
-            found = look_for_broken(data, cache_folder(), console, max(options.workers, 1))
-        return without_broken(data, found, options.broken, console)
+            unreadable = find_broken(data, cache_folder(), workers=max(runtime.workers, 1), progress=progress)
+        return exclude_broken(data, unreadable, runtime.broken, progress)
 
-    data = data_of(loaded, options.data, options.part, clean)
-    feed = PictureFeed(data, loaded.preprocessing, options.workers)
-    with ticking(console, "pictures", len(data["test"]) // accelerator.num_processes) as tick:
-        model = loaded.model.to(accelerator.device)
-        scores = score(model, feed, "test", accelerator, batch=options.batch_size, mirror=options.mirror, tick=tick)
+    data = evaluation_data(loaded, chosen.data, chosen.split, exclude)
+    source = ImageBatches(data, loaded.preprocessing, runtime.workers)
+    model = loaded.model.to(accelerator.device)
+    with progress.task("evaluating", len(data["test"]) // accelerator.num_processes) as task:
+        predictions = predict_split(
+            model, source, "test", accelerator, batch_size=chosen.batch_size, mirror=chosen.mirror, task=task
+        )
+    folder = chosen.out or Path(chosen.run) / "evaluation"
+    evaluation = replace(summarise(loaded, data, predictions, chosen), folder=folder)
     if accelerator.is_main_process:
-        found = summary(loaded, data, scores, options)
-        _show(console, found)
-        folder = options.out or options.run / "evaluation"
-        _write(folder, found, data, scores, loaded.classes)
-        console.print(f"written: {folder}", soft_wrap=True, markup=False)
+        evaluation.write(folder)
+    return evaluation
 
 
-def data_of(run: "Run", data: str | None, part: str, clean: Callable[[ImageData], ImageData]) -> ImageData:
-    """Returns the pictures to measure on as the part "test", with the labels of the run's classes.
+def evaluation_data(
+    run: Run, data: str | None, split: str, exclude: Callable[[ImageData], ImageData]
+) -> ImageData:
+    """Returns the images to evaluate on as the split "test", with the labels of the run's classes.
 
     Args:
-        run: to measure.
-        data: other pictures than its own.
-        part: which of them.
-        clean: leaves out broken pictures.
+        run: to evaluate.
+        data: other images than its own.
+        split: which of them.
+        exclude: drops unreadable images.
 
     Raises:
-        PolycovError: if a class is unknown to the run, or there are no such pictures.
+        PolycovError: if a class is unknown to the run, or there are no such images.
     """
-    options = run.config.data
-    name = data or options.data
-    own = _same(name, options.data)
-    split: dict[str, Any] = {"val_fraction": options.val_fraction, "test_fraction": options.test_fraction}
-    if own:
-        found = read_data(name, **split, split_seed=options.split_seed, val_seed=options.val_seed)
-        found = clean(found)
+    options = run.config.split
+    name = data or run.config.data
+    if _same_place(name, run.config.data):
+        found = read_data(
+            name,
+            val_fraction=options.val_fraction,
+            test_fraction=options.test_fraction,
+            split_seed=options.split_seed,
+            val_seed=options.val_seed,
+        )
+        found = exclude(found)
         if found.fingerprint() != run.data["fingerprint"]:
-            found.notes.append("the data changed since the run: the split may not be the one it was trained with")
-        parts = found.parts
+            found.notes.append("the data changed since the run: the splits may differ from those it was trained with")
+        splits = dict(found.splits)
     else:
-        found = clean(find_data(name))
-        parts = {key: value for key, value in found.parts.items() if len(value)}
-        if "test" not in parts:
-            measured = {"test": parts["val"]} if "val" in parts else {"test": join(list(parts.values()))}
-            parts = measured | {key: value for key, value in parts.items() if key == "train" and "val" in parts}
-    if part != "all" and not len(parts.get(part, ())):
-        raise PolycovError(f"There is no part {part!r} in {name!r}. There are: {', '.join(p for p in parts)}.")
-    samples = join(list(parts.values())) if part == "all" else parts[part]
+        found = exclude(read_splits(name))
+        splits = _splits_to_measure(found)
+    if split != "all" and not len(splits.get(split, ())):
+        raise PolycovError(f"There is no split {split!r} in {name!r}. Available: {', '.join(splits)}.")
+    samples = join(list(splits.values())) if split == "all" else splits[split]
     samples = _relabelled(samples, found.classes, run.classes)
     empty = samples.select([])
-    return replace(found, classes=run.classes, parts={"train": empty, "val": empty, "test": samples})
+    return replace(found, classes=run.classes, splits={"train": empty, "val": empty, "test": samples})
 
 
-def _same(one: str, other: str) -> bool:
-    return one == other or (
-        Path(one).exists() and Path(other).exists() and Path(one).resolve() == Path(other).resolve()
-    )
+def _splits_to_measure(data: ImageData) -> dict[str, Samples]:
+    """The splits of other data: without a test split, validation is taken for it, or everything."""
+    splits = {name: samples for name, samples in data.splits.items() if len(samples)}
+    if "test" in splits:
+        return splits
+    if "val" not in splits:
+        return {"test": join(list(splits.values()))}
+    return {"test": splits["val"]} | {name: samples for name, samples in splits.items() if name == "train"}
+
+
+def _same_place(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    return Path(one).exists() and Path(other).exists() and Path(one).resolve() == Path(other).resolve()
 
 
 def _relabelled(samples: Samples, theirs: list[str], ours: list[str]) -> Samples:
-    number = {name: i for i, name in enumerate(ours)}
+    index = {name: i for i, name in enumerate(ours)}
     used = {theirs[label] for label in samples.labels}
-    unknown = sorted(used - set(number))
+    unknown = sorted(used - set(index))
     if unknown:
         raise PolycovError(
             f"The run does not know {len(unknown)} of the {len(used)} classes: {_first(unknown)}. "
             f"It knows {_first(ours)}."
         )
-    return Samples(samples.source, samples.items, [number[theirs[label]] for label in samples.labels])
+    return Samples(samples.source, samples.items, [index[theirs[label]] for label in samples.labels])
 
 
 def _first(names: list[str], count: int = 5) -> str:
     return ", ".join(map(repr, names[:count])) + (" …" if len(names) > count else "")
 
 
-def summary(run: "Run", data: ImageData, scores: "Scores", options: Evaluate) -> dict[str, Any]:
-    """Returns what ``evaluation.json`` holds."""
-    from polycov.training.scores import wilson
-
-    right = int(scores.right.sum())
-    low, high = wilson(right, len(scores.labels))
-    classes: list[dict[str, Any]] = []
-    for i, name in enumerate(run.classes):
-        mine = scores.labels == i
+def summarise(run: Run, data: ImageData, predictions: Predictions, options: EvaluateOptions) -> Evaluation:
+    """Returns the evaluation that predictions amount to."""
+    names, samples = run.classes, data["test"]
+    pairs = Counter(zip(predictions.labels.tolist(), predictions.top[:, 0].tolist(), strict=True))
+    classes: list[ClassResult] = []
+    for i, name in enumerate(names):
+        mine = predictions.labels == i
         if bool(mine.any()):
-            hits, count = int(scores.right[mine].sum()), int(mine.sum())
-            classes.append({"class": name, "pictures": count, "right": hits, "accuracy": hits / count})
-    pairs = Counter(
-        (run.classes[a], run.classes[b])
-        for a, b in zip(scores.labels.tolist(), scores.top[:, 0].tolist(), strict=True)
-        if a != b
+            correct, count = int(predictions.correct[mine].sum()), int(mine.sum())
+            classes.append(ClassResult(name, count, correct, correct / count))
+    mistakes = Counter({(names[a], names[b]): n for (a, b), n in pairs.items() if a != b})
+    rows = [
+        (samples.name(i), names[samples.labels[i]], names[int(best)], f"{float(probability):.4f}")
+        for i, (best, probability) in enumerate(zip(predictions.top[:, 0], predictions.probability[:, 0], strict=True))
+    ]
+    matrix = [(name, *(pairs[i, j] for j in range(len(names)))) for i, name in enumerate(names)]
+    return Evaluation(
+        run=str(options.run),
+        data=data.name,
+        split=options.split,
+        mirror=options.mirror,
+        notes=list(data.notes),
+        images=len(predictions.labels),
+        accuracy=predictions.accuracy,
+        interval=predictions.interval,
+        top5=predictions.top5,
+        loss=float(predictions.loss.mean()),
+        mean_class_accuracy=sum(row.accuracy for row in classes) / len(classes),
+        classes=classes,
+        confusions=[Confusion(a, b, n) for (a, b), n in mistakes.most_common(50)],
+        predictions=Table(("image", "class", "prediction", "probability"), rows),
+        confusion_matrix=Table(("class \\ prediction", *names), matrix),
     )
-    return {
-        "run": str(options.run),
-        "data": data.name,
-        "part": options.part,
-        "mirror": options.mirror,
-        "notes": data.notes,
-        "pictures": len(scores.labels),
-        "accuracy": scores.accuracy,
-        "interval": [low, high],
-        "top5": scores.top5,
-        "loss": float(scores.loss.mean()),
-        "mean_class_accuracy": sum(row["accuracy"] for row in classes) / len(classes),
-        "classes": classes,
-        "confused": [{"class": a, "taken_for": b, "times": n} for (a, b), n in pairs.most_common(50)],
-    }
-
-
-def _show(console: "Console", found: dict[str, Any], rows: int = 12) -> None:
-    from rich.markup import escape
-    from rich.table import Table
-
-    low, high = found["interval"]
-    for note in found["notes"]:
-        console.print(f"note: {note}", markup=False)
-    console.print(
-        f"accuracy {found['accuracy']:.2%} (95 %: {low:.1%} to {high:.1%}) on {found['pictures']} pictures of "
-        f"{found['data']}; mean over classes {found['mean_class_accuracy']:.2%}, top five {found['top5']:.2%}",
-        markup=False,
-    )
-    worst = sorted(found["classes"], key=lambda row: row["accuracy"])[:rows]
-    table = Table(
-        "class", "pictures", "right", title="the hardest classes" if len(found["classes"]) > rows else "classes"
-    )
-    for row in worst:
-        table.add_row(escape(row["class"]), str(row["pictures"]), f"{row['accuracy']:.0%}")
-    console.print(table)
-    if found["confused"]:
-        table = Table("class", "taken for", "times", title="what is taken for what")
-        for row in found["confused"][:rows]:
-            table.add_row(escape(row["class"]), escape(row["taken_for"]), str(row["times"]))
-        console.print(table)
-
-
-def _write(folder: Path, found: dict[str, Any], data: ImageData, scores: "Scores", classes: list[str]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "evaluation.json", found)
-    samples = data["test"]
-    rows = (
-        [
-            samples.name(i),
-            classes[samples.labels[i]],
-            classes[int(scores.top[i, 0])],
-            f"{float(scores.probability[i, 0]):.4f}",
-        ]
-        for i in range(len(samples))
-    )
-    write_csv(folder / "predictions.csv", ["picture", "class", "prediction", "probability"], rows)
-    counts = Counter(zip(scores.labels.tolist(), scores.top[:, 0].tolist(), strict=True))
-    matrix = ([name, *(counts[i, j] for j in range(len(classes)))] for i, name in enumerate(classes))
-    write_csv(folder / "confusion.csv", ["class \\ prediction", *classes], matrix)

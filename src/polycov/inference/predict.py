@@ -1,131 +1,137 @@
-"""``polycov predict``: the classes of pictures."""
+"""The most probable classes of images."""
 
-import os
-import sys
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
 
 import torch
-import tyro
+from PIL import Image
+from torch import Tensor
 
 from polycov.data.images import decode
-from polycov.data.layouts import pictures
+from polycov.data.transforms import Preprocessing
+from polycov.data.walk import list_images
 from polycov.errors import NonFiniteError, PolycovError
-from polycov.progress import make_console, ticking
-from polycov.system.files import write_csv
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from polycov.models.export import OnnxClassifier
-    from polycov.models.model import Model
-
-Prediction = tuple[Path, list[tuple[str, float]]]  # the picture; classes with their probabilities, the best first
+from polycov.models.model import Model
+from polycov.models.onnx import OnnxClassifier
+from polycov.progress import SILENT, Progress
+from polycov.system.devices import choose_device
+from polycov.system.tables import Table
 
 
-@dataclass
-class Predict:
-    """Name the most probable classes of pictures."""
+@dataclass(frozen=True)
+class Prediction:
+    """The most probable classes of an image.
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN|MODEL|FILE.onnx")]
-    """Folder of a finished run or of a saved model, a name on the hub, or a file that polycov export wrote."""
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE…")]
-    """Pictures, or folders of pictures."""
-    mirror: bool = False
-    """Average the prediction over each picture and its mirror image."""
-    top: int = 5
-    """How many classes to name."""
-    out: Annotated[Path | None, tyro.conf.arg(aliases=["-o"])] = None
-    """A CSV file to write them to, instead of showing them: a line for each picture, with classes and probabilities."""
+    Attributes:
+        image: its file.
+        classes: names with probabilities, the most probable first; empty if the image cannot be classified.
+        problem: why it cannot be classified; empty otherwise.
+    """
+
+    image: Path
+    classes: tuple[tuple[str, float], ...]
+    problem: str = ""
 
 
-def run(options: Predict) -> None:
-    """Prints predictions; pictures that cannot be classified are named, and the exit code is 1 if there were any.
+class Classifier:
+    """A classifier of image files: a run, a saved model, a name on the hub, or an ONNX file.
+
+    Args:
+        source: one of these, or a `Model`.
+        device: to compute on; ONNX files choose their own.
+
+    Attributes:
+        classes: their names.
+        preprocessing: of images.
+    """
+
+    def __init__(self, source: str | Path | Model, device: str = "auto") -> None:
+        self._device = torch.device("cpu")
+        if isinstance(source, str | Path) and str(source).endswith(".onnx"):
+            onnx = OnnxClassifier(source)
+            self._probabilities: Callable[..., Tensor] = onnx.predict
+            self.classes, self.preprocessing = onnx.classes, onnx.preprocessing
+            return
+        model = source if isinstance(source, Model) else Model.from_pretrained(source)
+        self._device = choose_device(device)
+        self._probabilities = model.to(self._device).predict
+        self.classes: list[str] = model.classes
+        self.preprocessing: Preprocessing = model.preprocessing
+
+    def __call__(self, file: Path, top: int = 5, mirror: bool = False) -> Prediction:
+        """Returns the most probable classes of an image file."""
+        try:
+            image = self.preprocessing(decode(Image.open(file)))[None].to(self._device)
+            values, indices = torch.topk(self._probabilities(image, mirror=mirror)[0].cpu(), min(top, len(self.classes)))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, NonFiniteError) as error:
+            return Prediction(file, (), str(error))
+        names = (self.classes[i] for i in indices.tolist())
+        return Prediction(file, tuple(zip(names, values.tolist(), strict=True)))
+
+
+def predict(
+    source: str | Path | Model,
+    images: str | Path | Iterable[str | Path],
+    *,
+    top: int = 5,
+    mirror: bool = False,
+    device: str = "auto",
+    progress: Progress = SILENT,
+) -> Iterator[Prediction]:
+    """Yields the most probable classes of each image, one after another.
+
+    Args:
+        source: folder of a finished run or of a saved model, a name on the hub, an ONNX file, or a `Model`.
+        images: image files and folders of images.
+        top: the number of classes per image.
+        mirror: average predictions over each image and its mirror image.
+        device: to compute on.
+        progress: receives the number of images done.
 
     Raises:
-        PolycovError: if the run is not finished, or there are no pictures.
+        PolycovError: if the run is not finished, or there are no images.
     """
-    from PIL import Image
-
-    files = picture_files(options.images)
-    if options.top < 1:
-        raise PolycovError(f"Expected top to be at least 1, got {options.top}.")
-    if options.out is not None:
-        if options.out.is_dir():
-            raise PolycovError(f"Expected out to be a file, got the folder {str(options.out)!r}.")
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-    model = classifier(options.run)
-    console, count, unread = make_console(), min(options.top, len(model.classes)), 0
-    rows: list[Prediction] = []
-    try:
-        with ticking(console, "pictures", len(files)) as tick:
-            for file in files:
-                try:
-                    image = model.preprocessing(decode(Image.open(file)))
-                    found = torch.topk(model.predict(image[None], mirror=options.mirror)[0], count)
-                except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, NonFiniteError) as error:
-                    console.print(f"cannot classify {file}: {error}", markup=False, soft_wrap=True)
-                    unread += 1
-                else:
-                    values, numbers = (one.tolist() for one in found)
-                    rows.append((file, [(model.classes[i], value) for i, value in zip(numbers, values, strict=True)]))
-                tick(1)
-    finally:  # of a stop too: what was found is not lost
-        if options.out is not None:
-            _write(options.out, rows, count)
-            said = f"written: {options.out}, {len(rows)} of {len(files)} pictures"
-            console.print(said, soft_wrap=True, markup=False)
-        elif rows:
-            console.print(_table(rows, count))
-    if unread:
-        sys.exit(f"polycov: {unread} of {len(files)} pictures could not be classified.")
+    if top < 1:
+        raise PolycovError(f"Expected top to be at least 1, got {top}.")
+    files = image_files([images] if isinstance(images, str | Path) else images)
+    return _predictions(Classifier(source, device), files, top, mirror, progress)
 
 
-def _write(path: Path, rows: list[Prediction], count: int) -> None:
-    head = [f"{kind} {i + 1}" for i in range(count) for kind in ("class", "probability")]
-    write_csv(path, ["picture", *head], ([file, *chain(*best)] for file, best in rows))
+def _predictions(
+    classifier: Classifier, files: list[Path], top: int, mirror: bool, progress: Progress
+) -> Iterator[Prediction]:
+    with progress.task("classifying", len(files)) as task:
+        for file in files:
+            prediction = classifier(file, top, mirror)
+            if prediction.problem:
+                progress.message(f"cannot classify {file}: {prediction.problem}")
+            yield prediction
+            task.advance()
 
 
-def _table(rows: list[Prediction], count: int) -> "Table":
-    from rich.markup import escape
-    from rich.table import Table
-
-    common = os.path.commonpath([file.absolute().parent for file, _ in rows])
-    table = Table("picture", *(f"{i + 1}." for i in range(count)))
-    for column in table.columns:
-        column.overflow = "fold"  # the ends of names are what tells them apart
-    for file, best in rows:
-        cells = (f"{name} {probability:.0%}" for name, probability in best)
-        table.add_row(escape(os.path.relpath(file.absolute(), common)), *map(escape, cells))
-    return table
+def predictions_table(predictions: Iterable[Prediction], top: int) -> Table:
+    """Returns predictions as a table: a row per image, with classes and probabilities."""
+    columns = [f"{kind} {i + 1}" for i in range(top) for kind in ("class", "probability")]
+    rows = [(str(p.image), *chain(*p.classes)) for p in predictions if not p.problem]
+    return Table(("image", *columns), rows)
 
 
-def classifier(name: str) -> "Model | OnnxClassifier":
-    """Returns the classifier of a run, a saved model, a name on the hub, or an ONNX file."""
-    if name.endswith(".onnx"):
-        from polycov.models.export import OnnxClassifier
-
-        return OnnxClassifier(name)
-    from polycov.models.model import Model
-
-    return Model.from_pretrained(name)
-
-
-def picture_files(given: tuple[Path, ...]) -> list[Path]:
-    """Returns picture files and those in folders, in order.
+def image_files(paths: Iterable[str | Path]) -> list[Path]:
+    """Returns image files and those in folders, in order.
 
     Raises:
-        PolycovError: if one is not there, or there are none.
+        PolycovError: if one does not exist, or there are none.
     """
+    given = [Path(path) for path in paths]
     files: list[Path] = []
     for path in given:
         if not path.exists():
-            raise PolycovError(f"There is no picture {str(path)!r}.")
-        files += [path / name for name in pictures(path)] if path.is_dir() else [path]
+            raise PolycovError(f"There is no image {str(path)!r}.")
+        files += [path / name for name in list_images(path)] if path.is_dir() else [path]
     if not given:
-        raise PolycovError("Expected pictures, or folders of pictures.")
+        raise PolycovError("Expected images, or folders of images.")
     if not files:
-        raise PolycovError(f"There are no pictures in {', '.join(map(str, given))}.")
+        raise PolycovError(f"There are no images in {', '.join(map(str, given))}.")
     return files

@@ -1,1 +1,1 @@
-"""From pictures to a trained classifier."""
+"""From images to a trained classifier."""

@@ -1,4 +1,4 @@
-"""Where a training takes its batches from: pictures, or local features computed before."""
+"""Where training takes its batches from: images, or local features computed before."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,61 +7,61 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from polycov.data.images import ImageData, Part
-from polycov.data.loading import Batch, load
+from polycov.data.feature_store import FeatureStore
+from polycov.data.images import ImageData, Split
+from polycov.data.loading import Batch, load_batches
 from polycov.data.transforms import Preprocessing
 from polycov.models.model import Model
-from polycov.training.features import LocalFeatures
 
-Number = int | tuple[int, int]  # of a picture; with the seed of its augmentation in training
+Index = int | tuple[int, int]  # of an image; in training with the seed of its augmentation
 
 
-class Feed(Protocol):
-    """Batches of a part of the data, by numbers: inputs, labels (B,), numbers (B,)."""
+class BatchSource(Protocol):
+    """Batches of a split, by the indices of its images: inputs, labels (B,), indices (B,)."""
 
     data: ImageData
 
-    def batches(self, part: Part, numbers: Sequence[Sequence[Number]]) -> Iterator[Batch]:
-        """Yields the batches asked for."""
+    def batches(self, split: Split, indices: Sequence[Sequence[Index]]) -> Iterator[Batch]:
+        """Yields one batch for each list of indices."""
 
 
 @dataclass
-class PictureFeed:
-    """Pictures, prepared beside the training; augmented where a number comes with a seed."""
+class ImageBatches:
+    """Images, prepared in other processes; augmented where an index comes with a seed."""
 
     data: ImageData
     preprocessing: Preprocessing
     workers: int = 0
 
-    def batches(self, part: Part, numbers: Sequence[Sequence[Number]]) -> Iterator[Batch]:
-        """Yields images (B, 3, H, W), labels, numbers."""
-        for images, labels, which in load(self.data[part], self.preprocessing, numbers, self.workers):
+    def batches(self, split: Split, indices: Sequence[Sequence[Index]]) -> Iterator[Batch]:
+        """Yields images (B, 3, H, W), labels, indices."""
+        for images, labels, which in load_batches(self.data[split], self.preprocessing, indices, self.workers):
             yield images.contiguous(memory_format=torch.channels_last), labels, which  # the faster layout
 
 
 @dataclass
-class FeatureFeed:
-    """Local features from disk; there is nothing to augment."""
+class FeatureBatches:
+    """Local features from disk, which are not augmented."""
 
     data: ImageData
-    features: LocalFeatures
+    store: FeatureStore
 
-    def batches(self, part: Part, numbers: Sequence[Sequence[Number]]) -> Iterator[Batch]:
-        """Yields local features, labels, numbers."""
-        samples = self.data[part]
-        for batch in numbers:
-            plain = [number[0] if isinstance(number, tuple) else number for number in batch]
+    def batches(self, split: Split, indices: Sequence[Sequence[Index]]) -> Iterator[Batch]:
+        """Yields local features, labels, indices."""
+        samples = self.data[split]
+        for batch in indices:
+            plain = [index[0] if isinstance(index, tuple) else index for index in batch]
             labels = torch.tensor([samples.labels[i] for i in plain])
-            yield self.features.of(samples, plain), labels, torch.tensor(plain)
+            yield self.store.features(samples, plain), labels, torch.tensor(plain)
 
 
-class Head(nn.Module):
+class FeatureClassifier(nn.Module):
     """A model without its backbone: local features to logits."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.reduction, self.pool, self.classifier = model.reduction, model.pool, model.classifier
-        self.classify = model.classify  # a bound method: the backbone is not registered here
+        self.classify = model.classify  # a bound method, so the backbone is not registered here
 
     def forward(self, features: Tensor) -> Tensor:
         return self.classify(features)

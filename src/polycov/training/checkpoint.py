@@ -1,6 +1,5 @@
 """Checkpoints: one file of tensors and plain numbers, written in one step; no pickle."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,34 +7,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from polycov.errors import PolycovError
+from polycov.models.tensors import load_tensors, save_tensors
 from polycov.models.weights import load_exactly
-from polycov.system.files import write_file
-
-
-def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-    """Writes tensors and notes (plain values) to a ``.safetensors`` file in one step."""
-    from safetensors.torch import save_file
-
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_file(path, lambda beside: save_file(whole, beside, {"polycov": json.dumps(notes)}))
-
-
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads what `save_tensors` wrote.
-
-    Raises:
-        PolycovError: if the file is missing, broken, or of something else.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise PolycovError(f"There is no file {str(path)!r}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            notes = json.loads((file.metadata() or {})["polycov"])
-            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118 (not a dict)
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise PolycovError(f"Cannot read {str(path)!r}: {error}.") from error
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress: dict[str, Any]) -> None:
@@ -46,41 +19,45 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress
     """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     plain: dict[str, Any] = {}
-    for place, values in _state(optimizer).items():
+    for place, values in _optimizer_state(optimizer).items():
         for name, value in values.items():
             (tensors if isinstance(value, Tensor) else plain)[f"{place}.{name}"] = value
     try:
         save_tensors(path, tensors, {"progress": progress, "optimizer": plain})
     except TypeError as error:
-        raise PolycovError(f"The state of {type(optimizer).__name__} cannot be written: {error}.") from error
+        raise PolycovError(f"The state of {type(optimizer).__name__} cannot be saved: {error}.") from error
 
 
-def _state(optimizer: Optimizer) -> dict[str, dict[str, Any]]:
-    """What an optimiser keeps, by place: of each parameter, and of each group besides its options."""
+def _optimizer_state(optimizer: Optimizer) -> dict[str, dict[str, Any]]:
+    """The state of an optimiser by place: of each parameter, and of each group besides its options."""
     options = {"params", "lr", "full_lr", *optimizer.defaults}
-    places = {f"optimizer.{number}": values for number, values in optimizer.state_dict()["state"].items()}
-    for number, group in enumerate(optimizer.param_groups):
-        places[f"group.{number}"] = {name: value for name, value in group.items() if name not in options}
+    places = {f"optimizer.{index}": values for index, values in optimizer.state_dict()["state"].items()}
+    for index, group in enumerate(optimizer.param_groups):
+        places[f"group.{index}"] = {name: value for name, value in group.items() if name not in options}
     return places
 
 
 def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
-    """Puts a checkpoint back into model and optimiser, and returns the progress.
+    """Restores model and optimiser from a checkpoint, and returns the progress.
 
     Raises:
-        PolycovError: if it is missing or broken, or does not fit.
+        PolycovError: if the checkpoint is missing or damaged, or does not fit.
     """
     tensors, notes = load_tensors(path)
     own = {name[len("model.") :]: t for name, t in tensors.items() if name.startswith("model.")}
     load_exactly(model, own, f"The checkpoint {path.name!r}")
     state: dict[int, dict[str, Any]] = {}
     groups = optimizer.state_dict()["param_groups"]
-    for key, value in {**tensors, **notes["optimizer"]}.items():
-        place, _, rest = key.partition(".")
-        number, _, name = rest.partition(".")
-        if place == "optimizer":
-            state.setdefault(int(number), {})[name] = value
-        elif place == "group":
-            groups[int(number)][name] = value
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
-    return notes["progress"]
+    try:
+        progress: dict[str, Any] = notes["progress"]
+        for key, value in {**tensors, **notes["optimizer"]}.items():
+            place, _, rest = key.partition(".")
+            index, _, name = rest.partition(".")
+            if place == "optimizer":
+                state.setdefault(int(index), {})[name] = value
+            elif place == "group":
+                groups[int(index)][name] = value
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise PolycovError(f"The checkpoint {str(path)!r} does not fit: {error}.") from error
+    return progress

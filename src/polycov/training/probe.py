@@ -1,6 +1,7 @@
-"""A first answer in closed form: principal components, a pool, a ridge classifier."""
+"""A classifier in closed form: principal components, a pool, ridge regression."""
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -8,48 +9,64 @@ from torch import Tensor, nn
 
 from polycov.errors import PolycovError
 from polycov.models.model import Model
-from polycov.pooling.post.project import Project, StreamingPCA
+from polycov.models.modes import evaluation_mode
+from polycov.pooling.pool import Pool
+from polycov.pooling.post.pca import StreamingPCA
+from polycov.pooling.tokens import maps_to_tokens
 
 STRENGTHS = tuple(10.0 ** (i / 2) for i in range(-10, 4))  # of the ridge, over the mean squared length of a feature
 SCALES = tuple(2.0 ** (i / 2) for i in range(-4, 17))  # of the logits
 
 
+def channel_components(batches: Iterable[Tensor], channels: int | None = None) -> tuple[Tensor, Tensor]:
+    """Returns the mean (C,) and the leading principal components (channels, C) of local features, in float64.
+
+    Args:
+        batches: maps (B, C, H, W) or tokens (B, N, C).
+        channels: the number of components; default: as many as there are.
+
+    Raises:
+        PolycovError: if there are fewer local features than components.
+    """
+    pca = StreamingPCA()
+    width = 0
+    for features in batches:
+        tokens = maps_to_tokens(features)
+        width = tokens.shape[-1]
+        pca.update(tokens.reshape(-1, width))
+    return pca.components(min(width, pca.samples) if channels is None else channels)
+
+
 @torch.no_grad()
 def fit_reduction(model: Model, batches: Iterable[Tensor]) -> None:
-    """Makes a linear reduction the principal components of local features.
+    """Sets a linear reduction to the principal components of local features.
 
     Args:
         model: with a reduction "linear".
-        batches: of local features of the backbone, maps (B, C, H, W) or tokens (B, N, C).
+        batches: local features of the backbone, maps (B, C, H, W) or tokens (B, N, C).
 
     Raises:
         PolycovError: if there are fewer features than components.
     """
     reduction = model.reduction
     if not isinstance(reduction, nn.Conv2d):
-        raise PolycovError("Principal components are for a reduction that is linear.")
+        raise PolycovError("Principal components need a linear reduction.")
     if reduction.out_channels > reduction.in_channels:
         raise PolycovError(
             f"Expected at most the {reduction.in_channels} channels of the backbone, got {reduction.out_channels}."
         )
-    pca = StreamingPCA()
-    for features in batches:
-        tokens = features.flatten(2).mT if features.ndim == 4 else features
-        pca.update(tokens.reshape(-1, tokens.shape[-1]))
-    mean, components = pca.components(reduction.out_channels)
+    mean, components = channel_components(batches, reduction.out_channels)
     reduction.weight.copy_(components[..., None, None])
     if reduction.bias is not None:
         reduction.bias.copy_(-(components @ mean))
 
 
+@torch.no_grad()
 def fit_pool(model: Model, batches: Iterable[Tensor]) -> None:
-    """Fits what in the pool is fitted to data, if anything is; ``batches`` as in `fit_reduction`."""
-    if any(isinstance(stage, Project) and not bool(stage.fitted) for stage in model.pool.post):
-        training = model.training
-        model.eval()
-        with torch.no_grad():
+    """Fits the stages of the pool that are fitted to data, if there are any; ``batches`` as in `fit_reduction`."""
+    if not model.pool.is_fitted:
+        with evaluation_mode(model):
             model.pool.fit(model.reduce(features) for features in batches)
-        model.train(training)
 
 
 @dataclass(frozen=True)
@@ -60,26 +77,30 @@ class Ridge:
         weight: (D, classes).
         bias: (classes,).
         strength: of the regularisation, chosen on validation.
-        val_right: which validation features are classified right with the strength chosen, before the last fit on
-            training and validation together; (m,).
+        val_correct: which validation features are classified correctly with the chosen strength, before the last fit
+            on training and validation together; (m,).
     """
 
     weight: Tensor
     bias: Tensor
     strength: float
-    val_right: Tensor
+    val_correct: Tensor
 
     @property
     def val_accuracy(self) -> float:
-        """The share of validation features that are right."""
-        return float(self.val_right.double().mean())
+        """The share of validation features that are classified correctly."""
+        return float(self.val_correct.double().mean())
+
+    def predict(self, features: Tensor) -> Tensor:
+        """Returns the classes of features (n, D), (n,)."""
+        return (features @ self.weight + self.bias).argmax(1)
 
 
 def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tensor, classes: int) -> Ridge:
-    """Fits a ridge classifier, least squares to the indicators of the classes.
+    """Fits a ridge classifier: least squares to the indicators of the classes.
 
-    The strength is chosen by accuracy on validation, then the squared error; with it the classifier is fitted again
-    on training and validation together. The scale of the logits is the one of least cross-entropy on validation.
+    The strength is chosen by accuracy on validation, then by squared error; the classifier is then fitted again on
+    training and validation together. The scale of the logits minimises the cross-entropy on validation.
 
     Args:
         train: features, (n, D).
@@ -89,11 +110,11 @@ def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tens
         classes: their number.
 
     Raises:
-        PolycovError: if there are no features to choose on.
+        PolycovError: if there are no validation features.
     """
     if not len(val):
-        raise PolycovError("The probe chooses on validation pictures: expected --val-fraction above 0.")
-    path = _Path(train, train_labels, classes)
+        raise PolycovError("The probe chooses its strength on validation images: expected --val-fraction above 0.")
+    path = _RidgePath(train, train_labels, classes)
     targets = _indicators(val_labels, classes)
     best: tuple[tuple[float, float], float, Tensor] | None = None
     for strength, outputs in zip(STRENGTHS, path.predict(val, STRENGTHS), strict=True):
@@ -104,12 +125,13 @@ def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tens
     _, strength, outputs = best  # type: ignore[misc]
     losses = [float(nn.functional.cross_entropy(outputs * scale, val_labels)) for scale in SCALES]
     scale = SCALES[min(range(len(SCALES)), key=losses.__getitem__)]
-    weight, bias = _Path(torch.cat([train, val]), torch.cat([train_labels, val_labels]), classes).solve(strength)
+    everything = _RidgePath(torch.cat([train, val]), torch.cat([train_labels, val_labels]), classes)
+    weight, bias = everything.solve(strength)
     return Ridge((weight * scale).float(), (bias * scale).float(), strength, outputs.argmax(1) == val_labels)
 
 
-class _Path:
-    """Ridge regressions of one set of features, for any strength, on the smaller side of the features."""
+class _RidgePath:
+    """Ridge regressions on one set of features, for any strength, on the smaller side of the feature matrix."""
 
     def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
         features = features.double()
@@ -148,15 +170,51 @@ def _indicators(labels: Tensor, classes: int) -> Tensor:
     return nn.functional.one_hot(labels, classes).double()
 
 
-@torch.no_grad()
-def pooled(model: Model, batches: Iterable[Tensor]) -> Tensor:
-    """Returns the pooled features of local features, (n, D)."""
-    model.eval()
-    return torch.cat([model.pool(model.reduce(features)) for features in batches])
+@torch.inference_mode()
+def pool_batches(pool: Pool, batches: Iterable[Tensor]) -> Tensor:
+    """Returns the pooled features of batches of local features, (n, D)."""
+    with evaluation_mode(pool):
+        return torch.cat([pool(features) for features in batches])
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A pool with a ridge classifier on top.
+
+    Attributes:
+        ridge: the classifier.
+        features: pooled features of each split, (n, D).
+        pool_seconds: the time it took to pool them.
+    """
+
+    ridge: Ridge
+    features: dict[str, Tensor]
+    pool_seconds: float
+
+
+def fit_probe(
+    pool: Pool, batches: Mapping[str, Iterable[Tensor]], labels: Mapping[str, Tensor], classes: int
+) -> Probe:
+    """Fits a ridge classifier on the features of a pool; the pool itself must be fitted.
+
+    Args:
+        pool: of local features.
+        batches: local features as the pool takes them, of "train", "val" and any further splits to pool.
+        labels: of "train" and "val", (n,).
+        classes: their number.
+
+    Raises:
+        PolycovError: if there are no validation images.
+    """
+    start = time.perf_counter()
+    features = {split: pool_batches(pool, found) for split, found in batches.items()}
+    seconds = time.perf_counter() - start
+    ridge = fit_ridge(features["train"], labels["train"], features["val"], labels["val"], classes)
+    return Probe(ridge, features, seconds)
 
 
 @torch.no_grad()
 def set_classifier(model: Model, ridge: Ridge) -> None:
-    """Makes a ridge the classifier of a model."""
+    """Sets the classifier of a model to a ridge."""
     model.classifier.weight.copy_(ridge.weight.mT)
     model.classifier.bias.copy_(ridge.bias)

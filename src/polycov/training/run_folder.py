@@ -1,27 +1,38 @@
-"""The folder of a run: what was asked for, what was measured, and the model, which can be made again from it."""
+"""The folder of a training run: what was asked for, what was measured, and the model, which can be rebuilt from it."""
 
+import itertools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from torch.optim import Optimizer
 
 from polycov.data.images import ImageData
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.models.model import Model
-from polycov.models.pretrained import CONFIG, describe_model, read_pretrained
-from polycov.system.files import read_json, write_json
-from polycov.training.config import Config, from_dict
+from polycov.models.model_folder import ModelFolder
+from polycov.models.tensors import load_tensors, save_tensors
+from polycov.models.weights import load_exactly
+from polycov.system.files import read_json, read_json_lines, try_lock, write_json, write_json_lines
+from polycov.system.files import append_json_lines as append_lines
+from polycov.system.structure import structure
+from polycov.training.checkpoint import load_checkpoint, save_checkpoint
+from polycov.training.config import Config
 
 
 @dataclass(frozen=True)
 class Run:
-    """A trained classifier with all that is needed to use it.
+    """A trained classifier with everything needed to use it.
 
     Attributes:
         folder: of the run.
         config: of the run.
         model: trained, in evaluation mode.
-        data: name, fingerprint and numbers of the data it learned from.
+        data: name, fingerprint and image counts of the data it was trained on.
     """
 
     folder: Path
@@ -31,43 +42,174 @@ class Run:
 
     @property
     def classes(self) -> list[str]:
-        """The names of the classes."""
+        """The class names."""
         return self.model.classes
 
     @property
     def preprocessing(self) -> Preprocessing:
-        """How pictures are prepared."""
+        """How images are prepared."""
         return self.model.preprocessing
 
 
-def describe(config: Config, model: Model, data: ImageData) -> dict[str, Any]:
-    """Returns what ``config.json`` holds."""
-    facts = {
-        "name": data.name,
-        "fingerprint": data.fingerprint(),
-        "pictures": {part: len(samples) for part, samples in data.parts.items()},
-    }
-    return {**describe_model(model), "config": config.to_dict(), "data": facts, "license": model.backbone.license}
+class RunFolder:
+    """The files of a run. A finished run is a model folder too: its weights are written last.
+
+    ``config.json`` describes the run, ``metrics.jsonl`` has a line per epoch and one for the test at the end,
+    ``predictions.json`` the predicted classes, ``checkpoint.safetensors`` and ``best.safetensors`` exist while the run
+    is not finished, and ``model.safetensors`` once it is.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self.model_folder = ModelFolder(self.path)
+        self._checkpoint = self.path / "checkpoint.safetensors"
+        self._best = self.path / "best.safetensors"
+        self._metrics = self.path / "metrics.jsonl"
+        self._predictions = self.path / "predictions.json"
+
+    @classmethod
+    def create(cls, stem: str) -> "RunFolder":
+        """Makes a new folder in ``runs``; two processes never get the same one."""
+        for index in itertools.count(1):
+            path = Path("runs") / f"{stem}-{index}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                continue
+            return cls(path)
+        raise AssertionError  # not reached
+
+    # What is there
+
+    @property
+    def exists(self) -> bool:
+        """Whether a run has begun here."""
+        return self.model_folder.has_config or self.has_checkpoint
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run is finished."""
+        return self.model_folder.has_weights
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint to resume from."""
+        return self._checkpoint.is_file()
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Holds the lock of the run, and removes what a killed process left half-written.
+
+        Raises:
+            PolycovError: if another process holds it.
+        """
+        with try_lock(self.path / "run.lock") as acquired:
+            if not acquired:
+                raise PolycovError(f"Another process is working on the run {str(self.path)!r}.")
+            for leftover in [*self.path.glob(".*.safetensors*"), *self.path.glob(".tmp*")]:
+                leftover.unlink(missing_ok=True)
+            yield
+
+    # Description
+
+    def read_config(self) -> Config:
+        """Reads the configuration of the run.
+
+        Raises:
+            PolycovError: if the folder is not a run.
+        """
+        description = self.model_folder.read_config()
+        if "config" not in description:
+            raise PolycovError(f"{str(self.path)!r} is a model, not a training run: its config.json has no 'config'.")
+        return structure(Config, description["config"], f"the config.json of {str(self.path)!r}")
+
+    def write_config(self, description: dict[str, Any]) -> None:
+        """Writes ``config.json``."""
+        self.model_folder.write_config(description)
+
+    # Progress
+
+    def save_checkpoint(self, model: Model, optimizer: Optimizer, state: dict[str, Any]) -> None:
+        """Writes a checkpoint."""
+        save_checkpoint(self._checkpoint, model, optimizer, state)
+
+    def load_checkpoint(self, model: Model, optimizer: Optimizer) -> dict[str, Any]:
+        """Restores the checkpoint, and returns the state of the training."""
+        return load_checkpoint(self._checkpoint, model, optimizer)
+
+    def save_best(self, model: Model, epoch: int) -> None:
+        """Keeps the best weights so far."""
+        save_tensors(self._best, model.state_dict(), {"epoch": epoch})
+
+    def load_best(self, model: Model) -> None:
+        """Loads the best weights."""
+        load_exactly(model, load_tensors(self._best)[0], f"The file {self._best.name!r}")
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Returns the metrics: a row per epoch, and one for the test once the run is finished."""
+        return list(read_json_lines(self._metrics))
+
+    def append_metrics(self, row: dict[str, Any]) -> None:
+        """Appends the metrics of an epoch."""
+        append_lines(self._metrics, [row])
+
+    def keep_metrics(self, up_to_epoch: float = math.inf) -> None:
+        """Drops the metrics of later epochs, and those of the test."""
+        rows = [row for row in self.metrics() if "test_accuracy" not in row]
+        write_json_lines(self._metrics, [row for row in rows if row.get("epoch", math.inf) <= up_to_epoch])
+
+    def tensorboard(self) -> Any:
+        """Returns a writer for TensorBoard, or None if that is not installed."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(self.path / "tensorboard"))
+
+    # Result
+
+    def finish(
+        self, model: Model, description: dict[str, Any], metrics: dict[str, Any], predictions: dict[str, list[int]]
+    ) -> None:
+        """Writes the result; the weights, which make the run finished, come last."""
+        write_json(self._predictions, predictions)
+        rows = [row for row in self.metrics() if "test_accuracy" not in row]  # of a run killed right here
+        write_json_lines(self._metrics, [*rows, metrics])
+        self.model_folder.write(model.state_dict(), description)
+        for path in (self._checkpoint, self._best):
+            path.unlink(missing_ok=True)
+
+    def test_metrics(self) -> dict[str, Any] | None:
+        """Returns the metrics of the test; None before the run is finished."""
+        return next((row for row in self.metrics() if "test_accuracy" in row), None)
+
+    def predictions(self) -> dict[str, list[int]]:
+        """Returns the predicted classes of the validation and test images."""
+        found: dict[str, list[int]] = read_json(self._predictions)
+        return found
+
+    def load(self) -> Run:
+        """Rebuilds the model of the finished run; nothing is downloaded.
+
+        Raises:
+            PolycovError: if the folder is not a run, the run is not finished, or its weights do not fit.
+        """
+        if not self.path.is_dir():
+            raise PolycovError(f"There is no run {str(self.path)!r}.")
+        if self.model_folder.has_config and not self.finished and "config" in self.model_folder.read_config():
+            raise PolycovError(
+                f"The run {str(self.path)!r} is not finished. Resume it with: polycov train --resume {self.path}"
+            )
+        model = Model.from_pretrained(self.path)
+        return Run(self.path, self.read_config(), model, self.model_folder.read_config()["data"])
 
 
-def write_config(folder: Path, description: dict[str, Any]) -> None:
-    """Writes ``config.json``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / CONFIG, description)
+def describe_data(data: ImageData) -> dict[str, Any]:
+    """Returns what ``config.json`` says about the data."""
+    counts = {split: len(samples) for split, samples in data.splits.items()}
+    return {"name": data.name, "fingerprint": data.fingerprint(), "images": counts}
 
 
 def load_run(folder: str | Path) -> Run:
-    """Makes the model of a finished run again; nothing is downloaded.
-
-    Raises:
-        PolycovError: if the folder is not a run, the run is not finished, or its weights do not fit.
-    """
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise PolycovError(f"There is no run {str(folder)!r}.")
-    model = read_pretrained(folder)
-    described = read_json(folder / CONFIG)
-    try:
-        return Run(folder, from_dict(described["config"], CONFIG), model, described["data"])
-    except (KeyError, TypeError) as error:
-        raise PolycovError(f"{str(folder)!r} is a model, not a run of polycov train: no {error} in it.") from error
+    """Rebuilds the model of a finished run; see `RunFolder.load`."""
+    return RunFolder(folder).load()

@@ -8,12 +8,12 @@ from typing import Any
 
 from polycov.comparing.statistics import Point, method_title
 
-# Distinct for most eyes, on white and on black.
+# Distinguishable with most kinds of colour vision, on white and on black.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d", "#d1495b", "#66a61e")
 X = {
     "dimensions": ("dimensions", lambda point: point.dimensions),
-    "bytes": ("bytes a picture (float32)", lambda point: point.bytes),
-    "time": ("milliseconds of pooling a picture", lambda point: point.pool_ms),
+    "bytes": ("bytes per image (float32)", lambda point: point.bytes),
+    "time": ("pooling time per image, ms", lambda point: point.pool_ms),
 }
 
 
@@ -22,11 +22,11 @@ def colour_of(methods: Sequence[str]) -> dict[str, str]:
     return {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(methods)}
 
 
-def places_to_label(values: Sequence[float]) -> list[float]:
-    """Returns the values to label on a logarithmic axis: those of most points first, and none on top of another.
+def ticks_to_label(values: Sequence[float]) -> list[float]:
+    """Returns the values to label on a logarithmic axis: the most frequent first, without overlaps.
 
     Example:
-        >>> places_to_label([496, 512, 512, 1024, 8192, 8192, 8256])
+        >>> ticks_to_label([496, 512, 512, 1024, 8192, 8192, 8256])
         [512, 1024, 8192]
     """
     count, span = Counter(values), math.log(max(values) / min(values))
@@ -41,7 +41,7 @@ def write_figures(folder: Path, points: Sequence[Point]) -> list[str]:
     """Draws accuracy against size, bytes and time, the paper's two figures, and the kernel error.
 
     Returns:
-        The names of the figures; each is there as SVG and PNG.
+        The names of the figures; each is written as SVG and PNG.
     """
     colours = colour_of(list(dict.fromkeys(point.method for point in points)))
     drawn = []
@@ -95,7 +95,7 @@ def _draw(
     if y:
         axis.set_yscale("log")
     if x is not X["time"][1]:
-        ticks = places_to_label([x(p) for p in shown])
+        ticks = ticks_to_label([x(p) for p in shown])
         axis.set_xticks(ticks, [str(tick) for tick in ticks], rotation=40, fontsize=8)
         axis.minorticks_off()
     axis.grid(alpha=0.3)

@@ -4,8 +4,8 @@ const TIP = document.getElementById("tip");
 const SVG = "http://www.w3.org/2000/svg";
 const AXES = {
   dimensions: { label: "dimensions", value: (p) => p.dimensions, text: (v) => String(Math.round(v)) },
-  bytes: { label: "bytes a picture (float32)", value: (p) => p.bytes, text: bytes },
-  time: { label: "milliseconds of pooling a picture", value: (p) => p.pool_ms, text: (v) => Number(v.toPrecision(2)) + " ms" },
+  bytes: { label: "bytes per image (float32)", value: (p) => p.bytes, text: bytes },
+  time: { label: "pooling time per image, ms", value: (p) => p.pool_ms, text: (v) => Number(v.toPrecision(2)) + " ms" },
 };
 
 function bytes(v) {
@@ -112,7 +112,7 @@ function sortable(table) {
 }
 
 document.querySelectorAll("article").forEach((article) => {
-  const points = DATA[article.dataset.part], hidden = new Set();
+  const points = DATA[article.dataset.study], hidden = new Set();
   let axis = AXES.dimensions;
   const accuracy = { label: "test accuracy", value: (p) => p.test, error: (p) => p.test_error, log: false };
   const kernel = { label: "kernel error", value: (p) => p.kernel_error, error: () => 0, log: true };

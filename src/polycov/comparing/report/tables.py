@@ -1,14 +1,14 @@
-"""The tables of a comparison: on the terminal, as CSV and as LaTeX."""
+"""The tables of a comparison: numbers for CSV and pandas, texts for reading, LaTeX for a paper."""
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
 
-from polycov.comparing.statistics import Difference, Point, method_title
-from polycov.system.files import write_file
+from polycov.comparing.statistics import Difference, method_title
+from polycov.comparing.study import Study
+from polycov.system.files import write_text
+from polycov.system.tables import Cell, Table
 
-Cell = str | int | float | None
-HEAD = (
+COLUMNS = (
     "method",
     "dimensions",
     "bytes",
@@ -29,31 +29,35 @@ HEAD = (
 )
 
 
-def rows(points: Sequence[Point], differences: dict[tuple[str, int | None], Difference]) -> list[list[Cell]]:
-    """Returns the whole table, a row a point, as `HEAD` names the columns."""
-    made: list[list[Cell]] = []
-    for point in points:
-        gap = differences.get((point.method, point.dim))
-        numbers = [gap.mean, gap.low, gap.high, gap.p] if gap else [None] * 4
-        made.append(
-            [
-                method_title(point.method),
-                point.dimensions,
-                point.bytes,
-                point.channels,
-                point.seeds,
-                point.test,
-                point.test_error,
-                point.val,
-                point.val_error,
-                *numbers,
-                point.pool_ms,
-                point.kernel_error,
-                point.float16,
-                point.int8,
-            ]
+def full_table(study: Study) -> Table:
+    """Returns all numbers, a row per method and size."""
+    rows: list[list[Cell]] = []
+    for point in study.points:
+        gap = study.differences.get(point.key)
+        paired = [gap.mean, gap.low, gap.high, gap.p] if gap else [None] * 4
+        accuracies = [point.test, point.test_error, point.val, point.val_error]
+        sizes = [point.dimensions, point.bytes, point.channels, point.seeds]
+        rest = [point.pool_ms, point.kernel_error, point.float16, point.int8]
+        rows.append([method_title(point.method), *sizes, *accuracies, *paired, *rest])
+    return Table(COLUMNS, rows, study.name)
+
+
+def summary_table(study: Study) -> Table:
+    """Returns the main numbers as texts, a row per method and size."""
+    columns = ("method", "dimensions", "test %", "validation %", "minus isqrt-cov", "ms per image", "kernel error %")
+    rows = [
+        (
+            method_title(point.method),
+            point.dimensions,
+            percent(point.test, point.test_error),
+            percent(point.val, point.val_error),
+            difference_in_words(study.differences.get(point.key)),
+            "" if point.pool_ms is None else f"{point.pool_ms:.2f}",
+            "" if point.kernel_error is None else f"{100 * point.kernel_error:.1f}",
         )
-    return made
+        for point in study.points
+    ]
+    return Table(columns, rows, f"{study.name}: test accuracy, mean ± standard error over seeds")
 
 
 def percent(value: float, error: float = math.nan) -> str:
@@ -66,29 +70,29 @@ def percent(value: float, error: float = math.nan) -> str:
     return f"{100 * value:.1f}" + ("" if math.isnan(error) else f" ± {100 * error:.1f}")
 
 
-def gap_in_words(gap: Difference | None) -> str:
+def difference_in_words(gap: Difference | None) -> str:
     """Returns a difference in points with its interval; a star if it is measurable."""
     if gap is None:
         return ""
     star = " *" if gap.measurable else ""
-    mean, low, high = (round(100 * value, 1) + 0.0 for value in (gap.mean, gap.low, gap.high))  # 0 has no minus
+    mean, low, high = (round(100 * value, 1) + 0.0 for value in (gap.mean, gap.low, gap.high))  # no minus zero
     return f"{mean:+.1f} ({low:+.1f} to {high:+.1f}){star}"
 
 
-def write_latex(path: Path, points: Sequence[Point], differences: dict[tuple[str, int | None], Difference]) -> None:
-    """Writes the table of accuracies against uncompressed isqrt-cov as LaTeX (booktabs)."""
+def write_latex(path: Path, study: Study) -> None:
+    """Writes the accuracies against uncompressed isqrt-cov as LaTeX (booktabs)."""
     lines = [
         r"\begin{tabular}{lrrrr}",
         r"\toprule",
-        r"method & dimensions & test accuracy (\%) & minus iSQRT-COV & ms a picture \\",
+        r"method & dimensions & test accuracy (\%) & minus iSQRT-COV & ms per image \\",
         r"\midrule",
     ]
-    for point in points:
-        gap = differences.get((point.method, point.dim))
+    for point in study.points:
+        gap = study.differences.get(point.key)
         accuracy = f"${percent(point.test, point.test_error).replace('±', chr(92) + 'pm')}$"
         minus = f"${100 * gap.mean:+.1f}$" if gap else ""
         time = f"{point.pool_ms:.2f}" if point.pool_ms is not None else ""
         name = method_title(point.method).replace("_", r"\_").replace("|", r"\textbar{}")
         lines.append(rf"{name} & {point.dimensions} & {accuracy} & {minus} & {time} \\")
     lines += [r"\bottomrule", r"\end{tabular}", ""]
-    write_file(path, lambda beside: beside.write_text("\n".join(lines), encoding="utf-8"))
+    write_text(path, "\n".join(lines))

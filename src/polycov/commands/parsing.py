@@ -1,0 +1,112 @@
+"""From a dataclass of options to a command line: positional arguments, short flags, and help from its docstrings."""
+
+import ast
+import dataclasses
+import inspect
+import re
+import textwrap
+from collections.abc import Sequence
+from typing import Annotated, Any, TypeVar
+
+import tyro
+
+T = TypeVar("T")
+
+
+def parse(
+    kind: type[T],
+    name: str,
+    arguments: Sequence[str],
+    *,
+    positional: dict[str, str],
+    lists: Sequence[str] = (),
+    default: T | None = None,
+) -> T:
+    """Reads the options of a command.
+
+    Args:
+        kind: the dataclass of options; options in nested dataclasses are flags like its own.
+        name: of the command.
+        arguments: of the command line, without the name.
+        positional: names of positional options, with what the help shows for them.
+        lists: options that take several values, separated by spaces or commas.
+        default: values to start from.
+    """
+    command_line = _for_command_line(kind, positional)
+    start = command_line(**vars_of(default)) if default is not None else None
+    parsed = tyro.cli(
+        command_line,
+        prog=f"polycov {name}",
+        description=inspect.getdoc(kind),
+        args=split_lists(arguments, lists),
+        default=start,
+        config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
+    )
+    return kind(**vars_of(parsed))
+
+
+def vars_of(options: Any) -> dict[str, Any]:
+    """Returns the fields of a dataclass by name, nested dataclasses as they are."""
+    return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+
+
+def _for_command_line(kind: Any, positional: dict[str, str]) -> Any:
+    """The dataclass with what tyro needs to know about its fields: library code does not import tyro."""
+    help_texts = field_docs(kind)
+    fields = []
+    for option in dataclasses.fields(kind):
+        settings: dict[str, Any] = {"help": help_texts.get(option.name)}
+        annotations: list[Any] = []
+        if option.name in positional:
+            settings["metavar"] = positional[option.name]
+            annotations.append(tyro.conf.Positional)
+        if option.name == "out":
+            settings["aliases"] = ["-o"]
+        if not dataclasses.is_dataclass(option.type):
+            annotations.append(tyro.conf.arg(**settings))
+        annotated: Any = option.type
+        for annotation in annotations:
+            annotated = annotation[annotated] if annotation is tyro.conf.Positional else Annotated[annotated, annotation]
+        value = dataclasses.field(default=option.default, default_factory=option.default_factory)  # type: ignore[call-overload]
+        fields.append((option.name, annotated, value))
+    return dataclasses.make_dataclass(kind.__name__, fields)
+
+
+def field_docs(kind: Any) -> dict[str, str]:
+    """Returns the docstring below each field of a dataclass."""
+    docs: dict[str, str] = {}
+    for owner in reversed(kind.__mro__):
+        if not dataclasses.is_dataclass(owner):
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
+        body = definition.body if isinstance(definition, ast.ClassDef) else []
+        for field, below in zip(body, body[1:], strict=False):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
+                docs[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
+    return docs
+
+
+def split_lists(arguments: Sequence[str], lists: Sequence[str]) -> list[str]:
+    """Splits the values of list options at commas that are not within parentheses or before a space: ``a,b`` is ``a b``.
+
+    Example:
+        >>> split_lists(["x,y", "--methods", "gem,power(0.5, 3) | triu", "--seeds", "1,2"], ["methods"])
+        ['x,y', '--methods', 'gem', 'power(0.5, 3) | triu', '--seeds', '1,2']
+    """
+    result: list[str] = []
+    inside = False
+    for argument in arguments:
+        if argument.startswith("--"):
+            flag, _, value = argument[2:].partition("=")
+            inside = flag.replace("-", "_") in lists
+            if inside and value:
+                result.append(f"--{flag}")
+                argument = value
+            else:
+                result.append(argument)
+                continue
+        if inside:
+            result += [part.strip() for part in re.split(r",(?! )(?![^()]*\))", argument) if part.strip()]
+        else:
+            result.append(argument)
+    return result

@@ -1,0 +1,156 @@
+"""The folder of a comparison: what is compared, and a record for every setting measured so far."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+from polycov.comparing.grid import Setting, SettingKey
+from polycov.comparing.records import Record
+from polycov.errors import PolycovError
+from polycov.system.files import (
+    append_json_lines,
+    read_json,
+    read_json_lines,
+    try_lock,
+    wait_for_lock,
+    write_json,
+)
+from polycov.system.structure import structure, to_plain
+
+FORMAT = 2
+
+
+class ComparisonFolder:
+    """The files of a comparison.
+
+    ``config.json`` says what is compared, ``records.jsonl`` has a line per setting that is done, ``splits/SEED.json``
+    the validation images of each seed, ``features.json`` facts about the local features, ``gallery.json`` images for
+    the page, ``runs`` the training runs. Each setting is measured by a process that holds its lock, and its record is
+    appended when it is complete: a kill costs the settings in flight, and several processes can share a grid.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        self._config = self.path / "config.json"
+        self._records = self.path / "records.jsonl"
+        self._features = self.path / "features.json"
+        self._gallery = self.path / "gallery.json"
+
+    # Identity
+
+    def open(self, identity: dict[str, Any], facts: dict[str, Any]) -> None:
+        """Writes what is compared, or checks that the folder holds the same comparison.
+
+        Args:
+            identity: what all records have in common.
+            facts: further facts for the report.
+
+        Raises:
+            PolycovError: if the folder holds another comparison.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        with wait_for_lock(self.path / "config.lock"):
+            if not self._config.is_file():
+                write_json(self._config, {"format": FORMAT, "identity": identity, **facts})
+        before, after = _leaves(self.config()["identity"]), _leaves(json.loads(json.dumps(identity)))
+        changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if changed:
+            name = changed[0]
+            was = "other images" if name == "images" else f"{name} {before.get(name)!r}, not {after.get(name)!r}"
+            raise PolycovError(f"{str(self.path)!r} holds a comparison with {was}. Choose another --out.")
+
+    def config(self) -> dict[str, Any]:
+        """Reads what is compared.
+
+        Raises:
+            PolycovError: if the folder is not a comparison, or of another version.
+        """
+        config = read_json(self._config) if self._config.is_file() else None
+        if not isinstance(config, dict) or "identity" not in config:
+            raise PolycovError(f"{str(self.path)!r} is not a comparison.")
+        if config.get("format") != FORMAT:
+            raise PolycovError(
+                f"The comparison {str(self.path)!r} has format {config.get('format', 1)!r}; this version reads {FORMAT}."
+            )
+        return config
+
+    # Records
+
+    def records(self) -> list[Record]:
+        """Returns the records in order, each setting once.
+
+        Raises:
+            PolycovError: if a record is damaged.
+        """
+        found: dict[SettingKey, Record] = {}
+        for line, row in enumerate(read_json_lines(self._records), 1):
+            record = structure(Record, row, f"line {line} of {str(self._records)!r}")
+            found[record.key] = record
+        return list(found.values())
+
+    def keys(self) -> set[SettingKey]:
+        """Returns the settings that are done."""
+        return {(row.get("method", ""), row.get("dim"), row.get("seed", -1)) for row in read_json_lines(self._records)}
+
+    def append(self, record: Record, val_images: Sequence[int]) -> None:
+        """Records a setting, and which images its seed held out for validation."""
+        splits = self.path / "splits"
+        splits.mkdir(exist_ok=True)
+        write_json(splits / f"{record.seed}.json", list(val_images))
+        with wait_for_lock(self.path / "records.lock"):
+            append_json_lines(self._records, [to_plain(record)])
+
+    def val_images(self) -> dict[int, list[int]]:
+        """Returns the validation images of each seed."""
+        return {int(path.stem): read_json(path) for path in sorted((self.path / "splits").glob("*.json"))}
+
+    def lock(self, setting: Setting) -> AbstractContextManager[bool]:
+        """Tries to lock a setting; yields whether it was free."""
+        locks = self.path / "locks"
+        locks.mkdir(exist_ok=True)
+        return try_lock(locks / setting.file_name)
+
+    def run_folder(self, setting: Setting) -> Path:
+        """Returns the folder of the training run of a setting."""
+        return self.path / "runs" / setting.file_name
+
+    # Features and gallery
+
+    def lock_features(self) -> AbstractContextManager[None]:
+        """Waits for the lock of the feature extraction."""
+        return wait_for_lock(self.path / "features.lock")
+
+    def write_features(self, facts: dict[str, Any]) -> None:
+        """Records facts about the local features."""
+        write_json(self._features, facts)
+
+    def features(self) -> dict[str, Any]:
+        """Returns facts about the local features; empty if none were extracted."""
+        return read_json(self._features) if self._features.is_file() else {}
+
+    def write_gallery(self, gallery: dict[str, Any]) -> None:
+        """Keeps images for the page."""
+        write_json(self._gallery, gallery)
+
+    def gallery(self) -> dict[str, Any] | None:
+        """Returns images for the page, if there are any."""
+        return read_json(self._gallery) if self._gallery.is_file() else None
+
+
+def default_path(name: str, identity: dict[str, Any]) -> Path:
+    """Returns the folder of a comparison that was not given one: the same for the same identity."""
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    return Path("runs") / f"compare-{name}-{digest}"
+
+
+def _leaves(value: Any, name: str = "") -> dict[str, Any]:
+    """The leaves of nested dictionaries, by their last key."""
+    if not isinstance(value, dict):
+        return {name: value}
+    return {key: leaf for inner, one in value.items() for key, leaf in _leaves(one, inner).items()}

@@ -1,0 +1,108 @@
+"""The options of a comparison."""
+
+import dataclasses
+import shlex
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from polycov.comparing.grid import DIMS, METHODS
+from polycov.errors import PolycovError
+from polycov.system.structure import Structured
+from polycov.training.config import (
+    Config,
+    ImageOptions,
+    NetworkOptions,
+    RuntimeOptions,
+    SplitOptions,
+    read_recipe,
+)
+
+Head = Literal["probe", "train", "finetune"]
+
+
+@dataclass(frozen=True)
+class CompareOptions(Structured):
+    """Compare pooling methods on your images, with error bars: which to use, and at what size.
+
+    Run the same command again to resume after an interruption. Several processes share the work (--jobs, or a
+    launcher).
+    """
+
+    data: str = "typefaces"
+    """Images, as for train; default: the built-in typefaces."""
+    methods: tuple[str, ...] = METHODS
+    """Methods or specs; fewer-channels is the full triangle on fewer channels."""
+    dims: tuple[int, ...] = DIMS
+    """Dimensions, for the methods where they are free."""
+    seeds: int = 5
+    """Number of seeds; each determines the validation images and the sketch."""
+    head: Head = "probe"
+    """probe: closed form on the frozen backbone. train: the layers on top are trained. finetune: everything is."""
+    channels: int | None = None
+    """Channels before second-order pools; default 128 with the probe, else 256."""
+    recipe: Path | None = None
+    """With --head train or finetune: a TOML file with options."""
+    epochs: int | None = None
+    """With --head train or finetune: default 20, or what the recipe says."""
+    jobs: int = 1
+    """Processes that share the settings."""
+    out: Path | None = None
+    """Folder of the comparison; default: one in runs, the same for the same data, backbone and head."""
+    cache: Path | None = None
+    """Folder for local features; default: POLYCOV_CACHE, or the user's cache folder."""
+    images: ImageOptions = field(default_factory=ImageOptions)
+    split: SplitOptions = field(default_factory=SplitOptions)
+    network: NetworkOptions = field(default_factory=NetworkOptions)
+    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+
+    def config(self) -> Config:
+        """Returns the training configuration; a probe takes only the data and the model from it.
+
+        Raises:
+            PolycovError: on a value that makes no sense.
+        """
+        for name in ("seeds", "jobs"):
+            if getattr(self, name) < 1:
+                raise PolycovError(f"Expected {name} to be at least 1, got {getattr(self, name)}.")
+        base = read_recipe(self.recipe) if self.recipe is not None else Config()
+        probe = self.head == "probe"
+        channels = self.channels if self.channels is not None else 128 if probe else 256
+        if channels < 1:
+            raise PolycovError(f"Expected channels to be at least 1, got {channels}.")
+        return Config(
+            data=self.data,
+            images=_merged(base.images, self.images),
+            split=self.split,  # a recipe may have no validation images, on which a comparison chooses
+            network=_merged(base.network, self.network),
+            pooling=replace(base.pooling, channels=channels),
+            training=replace(
+                base.training,
+                probe=probe,
+                freeze=self.head == "train",
+                epochs=base.training.epochs if self.epochs is None else self.epochs,
+            ),
+            runtime=self.runtime,
+        ).check()
+
+    def command(self) -> str:
+        """Returns the command line that runs this comparison."""
+        words = ["polycov", "compare", self.data]
+        for group in (self, self.images, self.split, self.network, self.runtime):
+            for option in dataclasses.fields(group):
+                value = getattr(group, option.name)
+                if option.name in ("data", "out", "cache") or isinstance(value, Structured) or value == option.default:
+                    continue
+                flag = option.name.replace("_", "-")
+                if isinstance(value, bool):
+                    words.append(f"--{flag}" if value else f"--no-{flag}")
+                else:
+                    words += [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
+        return shlex.join(words)
+
+
+def _merged(base: Any, given: Any) -> Any:
+    """The options of a recipe, with those given that differ from their defaults."""
+    values = {option.name: getattr(given, option.name) for option in dataclasses.fields(given)}
+    defaults = {option.name: option.default for option in dataclasses.fields(given)}
+    return replace(base, **{name: value for name, value in values.items() if value != defaults[name]})

@@ -1,0 +1,145 @@
+"""Preparing a comparison: the images of every seed, and the folder with the identity of what is compared."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from polycov.comparing.comparison_folder import ComparisonFolder, default_path
+from polycov.comparing.grid import check_dims, check_methods
+from polycov.comparing.options import CompareOptions
+from polycov.data.broken import exclude_broken, find_broken
+from polycov.data.images import ImageData, require_trainable
+from polycov.data.read import read_splits, split_data
+from polycov.data.transforms import Preprocessing
+from polycov.errors import PolycovError
+from polycov.models.backbones import input_size, load_plugin
+from polycov.progress import Progress
+from polycov.system.files import cache_folder, wait_for_lock
+from polycov.training.config import Config, SplitOptions
+
+
+@dataclass
+class SeededData:
+    """Images read once, and split anew for each seed: the test images stay, the validation images change.
+
+    Attributes:
+        source: as the data were named.
+        images: as they come.
+        options: of the splits.
+        unreadable: names of images to drop, with the reasons.
+    """
+
+    source: str
+    images: ImageData
+    options: SplitOptions
+    unreadable: dict[str, str] = field(default_factory=dict)
+    _last: tuple[int, ImageData] | None = field(default=None, repr=False)
+
+    def drop(self, unreadable: dict[str, str]) -> None:
+        """Drops unreadable images from every split."""
+        self.unreadable, self._last = unreadable, None
+
+    def split(self, seed: int) -> ImageData:
+        """Returns the images with the validation split of a seed."""
+        if self._last is None or self._last[0] != seed:
+            data = split_data(
+                self.images,
+                source_name=self.source,
+                val_fraction=self.options.val_fraction,
+                test_fraction=self.options.test_fraction,
+                split_seed=self.options.split_seed,
+                val_seed=seed,
+            )
+            self._last = seed, data.without(set(self.unreadable)) if self.unreadable else data
+        return self._last[1]
+
+
+@dataclass
+class Prepared:
+    """Everything a comparison needs before it can be planned.
+
+    Attributes:
+        options: of the comparison.
+        config: of the training; a probe takes data and model from it.
+        methods: checked, in canonical form.
+        dims: checked, in order.
+        data: the images of every seed.
+        fingerprint: of the image files, to notice a change.
+        size: of the images.
+        folder: of the comparison.
+        cache: folder for local features.
+    """
+
+    options: CompareOptions
+    config: Config
+    methods: list[str]
+    dims: list[int]
+    data: SeededData
+    fingerprint: str
+    size: int
+    folder: ComparisonFolder
+    cache: Path
+
+    def require_unchanged(self) -> None:
+        """Notices images that changed since the comparison began.
+
+        Raises:
+            PolycovError: if they did.
+        """
+        if self.data.split(0).fingerprint(stamps=True) != self.fingerprint:
+            raise PolycovError(f"The images of {self.options.data!r} changed since the comparison began.")
+
+
+def prepare(options: CompareOptions, progress: Progress) -> Prepared:
+    """Reads the images, looks for unreadable ones, and opens the folder.
+
+    Raises:
+        PolycovError: if an option makes no sense, there are no such images, or the folder holds another comparison.
+    """
+    config = options.config()
+    methods, dims = check_methods(options.methods), check_dims(options.dims)
+    if options.runtime.plugin is not None:
+        load_plugin(options.runtime.plugin)
+    cache = cache_folder(options.cache)
+    data = SeededData(options.data, read_splits(options.data), options.split)
+    everything = data.split(0)
+    with wait_for_lock(cache / "checking.lock"):  # one process looks, then the others know
+        workers = max(options.runtime.workers, 1)
+        unreadable = find_broken(everything, cache, workers=workers, progress=progress)
+    first = require_trainable(exclude_broken(everything, unreadable, options.runtime.broken, progress))
+    data.drop(unreadable)
+    if not len(first["val"]):
+        raise PolycovError(
+            "There are no validation images, on which everything is chosen. Expected --val-fraction above 0, and more "
+            "than one training image in some classes."
+        )
+    size = input_size(options.network.backbone, config.images.size, first.size)
+    Preprocessing(size, size)  # raises if it is no valid size
+    fingerprint = first.fingerprint(stamps=True)
+    identity = _identity(options, config, size, [first.fingerprint(), fingerprint])
+    folder = ComparisonFolder(options.out or default_path(first.name, identity))
+    folder.open(identity, _facts(options, first))
+    progress.message(f"comparison: {folder.path}")
+    return Prepared(options, config, methods, dims, data, fingerprint, size, folder, cache)
+
+
+def _identity(options: CompareOptions, config: Config, size: int, images: list[str]) -> dict[str, Any]:
+    """What all records of a comparison have in common. The fingerprints say which images, and how they are split."""
+    plain = config.to_dict()
+    del plain["data"], plain["split"]
+    plain["images"]["size"] = size
+    del plain["pooling"]["pool"], plain["pooling"]["dim"], plain["training"]["seed"]
+    if options.head == "probe":
+        del plain["training"]
+    return {"head": options.head, "config": plain, "images": images}
+
+
+def _facts(options: CompareOptions, data: ImageData) -> dict[str, Any]:
+    return {
+        "data": data.name,
+        "source": options.data,
+        "classes": data.classes,
+        "notes": data.notes,
+        "counts": {split: len(samples) for split, samples in data.splits.items()},
+        "command": options.command(),
+    }

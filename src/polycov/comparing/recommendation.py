@@ -1,0 +1,77 @@
+"""Which feature to use: the smallest that is not measurably below the best, on validation."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from polycov.comparing.records import Record
+from polycov.comparing.statistics import Difference, Point, by_point, method_title, paired_val
+
+WIDE = 0.05  # an interval that reaches further says little
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """The smallest feature that is not measurably below the best, on validation.
+
+    Attributes:
+        best: the point with the highest validation accuracy.
+        chosen: the smallest that is not measurably below it.
+        gap: the best less the chosen, on validation.
+        images: distinct validation images, over all seeds.
+        smaller: how many smaller features were compared.
+    """
+
+    best: Point
+    chosen: Point
+    gap: Difference
+    images: int
+    smaller: int
+
+    def __str__(self) -> str:
+        """In words, with the test accuracies, which played no part in the choice."""
+        chosen, best = self.chosen, self.best
+        text = (
+            f"Use {method_title(chosen.method)} with {chosen.dimensions} dimensions "
+            f"({size_in_words(chosen.bytes)} per image): {chosen.test:.1%} on the test images. "
+        )
+        if chosen == best:
+            below = "everything smaller is measurably worse" if self.smaller else "nothing smaller was compared"
+            return text + f"It is the best on validation, and {below}."
+        gap, low, high = (round(100 * value, 1) + 0.0 for value in (self.gap.mean, self.gap.low, self.gap.high))
+        text += (
+            f"The best on validation is {best.label} ({best.test:.1%} on the test images), but on the {self.images} "
+            f"validation images the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), is not measurable, "
+            f"and it is {best.bytes / chosen.bytes:.1f} times the size."
+        )
+        if self.gap.high > WIDE:
+            text += f" So few images cannot rule out a loss of {high:.0f} points: use more seeds, or more images."
+        return text
+
+
+def recommend(
+    records: Sequence[Record], points: Sequence[Point], val_images: dict[int, list[int]]
+) -> Recommendation | None:
+    """Returns the recommendation of a comparison; None if its settings share no images.
+
+    Everything is chosen on validation images; test accuracies are only reported.
+    """
+    groups = by_point(records)
+    best = max(points, key=lambda point: point.val)
+    for point in sorted(points, key=lambda point: (point.bytes, -point.val)):
+        paired = paired_val(groups[best.key], groups[point.key], val_images)
+        if paired is not None and (point == best or paired[0].at_least <= 0):  # is it below? a one-sided question
+            smaller = sum(other.bytes < point.bytes for other in points)
+            return Recommendation(best, point, *paired, smaller)
+    return None
+
+
+def size_in_words(count: int) -> str:
+    """Returns a number of bytes in words.
+
+    Example:
+        >>> size_in_words(2048), size_in_words(500)
+        ('2 KB', '500 bytes')
+    """
+    if count < 1024:
+        return f"{count} bytes"
+    return f"{count / 1024:.3g} KB" if count < 1024**2 else f"{count / 1024**2:.3g} MB"

@@ -1,0 +1,86 @@
+"""Sharing a comparison among processes: helpers of this process, or the processes of a launcher."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from polycov.comparing.options import CompareOptions
+from polycov.system.structure import to_plain
+
+LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+def leave_process_group() -> int:
+    """Returns the rank among the processes of a launcher, and leaves their group: each measures its own settings.
+
+    With GPUs, each process takes one.
+    """
+    rank, local = int(os.environ.get("RANK", "0")), os.environ.get("LOCAL_RANK")
+    for name in LAUNCHER_VARIABLES:
+        os.environ.pop(name, None)
+    if local is not None:
+        os.environ.setdefault("CUDA_VISIBLE_DEVICES", local)
+    return rank
+
+
+@contextmanager
+def helpers(options: CompareOptions, folder: Path) -> Iterator[None]:
+    """Runs ``jobs − 1`` helper processes on the same comparison; if the block fails, they are terminated."""
+    threads, before = max(1, (os.cpu_count() or 1) // options.jobs), torch.get_num_threads()
+    processes = [_start_helper(options, folder, threads) for _ in range(options.jobs - 1)]
+    if processes:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    except BaseException:
+        for process in processes:
+            process.terminate()
+        raise
+    finally:
+        for process in processes:
+            process.wait()
+        torch.set_num_threads(before)
+
+
+def _start_helper(options: CompareOptions, folder: Path, threads: int) -> "subprocess.Popen[bytes]":
+    """Starts another process on the same comparison, silent, with its share of the cores."""
+    values = json.dumps(to_plain(replace(options, jobs=1, out=folder)))
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
+    command = [sys.executable, "-m", "polycov.comparing.helper", values, str(os.getpid())]
+    return subprocess.Popen(command, env=environment, start_new_session=True)  # Ctrl-C is for this process alone
+
+
+class StopRequest:
+    """Turns Ctrl-C and SIGTERM into an exception, and remembers them: where one strikes it may get lost.
+
+    Attributes:
+        received: whether one came.
+    """
+
+    def __init__(self) -> None:
+        self.received = False
+
+    def _handle(self, *_: object) -> None:
+        self.received = True
+        raise KeyboardInterrupt
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handles signals within the block; only in the main thread, the only one that may."""
+        main = threading.current_thread() is threading.main_thread()
+        signals = (signal.SIGINT, signal.SIGTERM) if main else ()
+        before = {number: signal.signal(number, self._handle) for number in signals}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

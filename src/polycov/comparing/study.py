@@ -1,0 +1,109 @@
+"""The results of one comparison, ready to be shown: computed once from its folder."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polycov.comparing.comparison_folder import ComparisonFolder
+from polycov.comparing.recommendation import Recommendation, recommend
+from polycov.comparing.records import Record
+from polycov.comparing.statistics import Difference, Point, PointKey, against_uncompressed, points
+from polycov.errors import PolycovError
+from polycov.progress import duration
+
+
+@dataclass(frozen=True)
+class Study:
+    """Everything a report says about one comparison.
+
+    Attributes:
+        name: of the data.
+        classes: how many.
+        counts: images of each split.
+        head: how features were judged.
+        records: one per setting.
+        points: methods at their sizes.
+        differences: to uncompressed isqrt-cov.
+        recommendation: if there is one.
+        gallery: images; see `polycov.comparing.report.gallery`.
+        facts: pairs of name and value, for the page.
+    """
+
+    name: str
+    classes: int
+    counts: dict[str, int]
+    head: str
+    records: Sequence[Record]
+    points: Sequence[Point]
+    differences: dict[PointKey, Difference]
+    recommendation: Recommendation | None
+    gallery: dict[str, Any] | None
+    facts: list[tuple[str, str]]
+
+
+def read_study(path: Path) -> Study:
+    """Reads a comparison from its folder.
+
+    Raises:
+        PolycovError: if the folder is not a comparison, or nothing is done.
+    """
+    folder = ComparisonFolder(path)
+    config, records = folder.config(), folder.records()
+    if not records:
+        raise PolycovError(f"The comparison {str(path)!r} has no records yet.")
+    try:
+        count = config["counts"]["test"]
+        if any(record.measurement.test_images != count for record in records):
+            raise PolycovError(f"The records of {str(path)!r} have different numbers of test images.")
+        found = points(records)
+        return Study(
+            name=config["data"],
+            classes=len(config["classes"]),
+            counts=config["counts"],
+            head=config["identity"]["head"],
+            records=records,
+            points=found,
+            differences=against_uncompressed(records, count),
+            recommendation=recommend(records, found, folder.val_images()),
+            gallery=folder.gallery(),
+            facts=_facts(config, folder.features(), records),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        if isinstance(error, PolycovError):
+            raise
+        raise PolycovError(f"The comparison {str(path)!r} is damaged: {type(error).__name__} {error}.") from error
+
+
+def _facts(config: dict[str, Any], features: dict[str, Any], records: Sequence[Record]) -> list[tuple[str, str]]:
+    """What the page says about data, backbone, command, versions, hardware and time."""
+    network = config["identity"]["config"]["network"]
+    where = ""
+    if features:
+        where = (
+            f", {features['stage']}: {features['locations']} locations of {features['channels']} channels in images of "
+            f"{features['size']} pixels"
+        )
+    return [
+        ("data", f"{config['data']} ({'; '.join(config['notes'])})" if config["notes"] else config["data"]),
+        ("backbone", f"{network['backbone']}, weights {network['weights']}{where}"),
+        ("command", config.get("command", "")),
+        ("settings", f"{len(records)}, of {len({record.method for record in records})} methods"),
+        ("time", f"{duration(sum(record.seconds for record in records))}, without extracting features"),
+        ("hardware", "; ".join(dict.fromkeys(record.hardware for record in records))),
+        ("versions", ", ".join(f"{name} {number}" for name, number in records[0].versions.items())),
+    ]
+
+
+def storage_in_words(found: Sequence[Point]) -> str:
+    """Returns what storing features in fewer bytes costs, over all settings; empty if it was not measured."""
+    texts = []
+    for dtype, share in (("float16", "half"), ("int8", "a quarter of")):
+        changes = [value for point in found if (value := getattr(point, dtype)) is not None]
+        if not changes:
+            return ""
+        low, mean, high = (round(100 * float(f(changes)), 2) + 0.0 for f in (np.min, np.mean, np.max))  # no minus zero
+        texts.append(f"{share} the bytes as {dtype}: {mean:+.2f} points on average ({low:+.2f} to {high:+.2f})")
+    return f"Storing the features in fewer bytes changes the test accuracy by: {'; '.join(texts)}."

@@ -1,0 +1,63 @@
+"""From plain values (TOML, JSON) to dataclasses, checked by pydantic, with one sentence for each mistake."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, TypeVar
+
+from polycov.errors import MissingDependencyError, PolycovError, known
+
+T = TypeVar("T")
+
+
+class Structured:
+    """Base of the dataclasses that are read from files: unknown names and values of another type are refused."""
+
+    __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "strict": True}
+
+
+def structure(kind: type[T], values: Any, source: str) -> T:
+    """Makes a dataclass of plain values.
+
+    Args:
+        kind: the dataclass.
+        values: as TOML or JSON gives them; lists become tuples and strings paths where the dataclass wants them.
+        source: where the values come from, for the error.
+
+    Raises:
+        PolycovError: on an unknown name or a value of another type.
+        MissingDependencyError: if pydantic is not installed.
+    """
+    try:
+        from pydantic import TypeAdapter, ValidationError
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Configurations need pydantic. Install it with: pip install 'polycov[train]'"
+        ) from error
+    try:
+        return TypeAdapter(kind).validate_json(json.dumps(values, default=str), strict=True)
+    except ValidationError as error:
+        raise PolycovError(_sentence(error.errors()[0], kind, source)) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PolycovError(f"Cannot read {source}: {error}.") from error
+
+
+def _sentence(error: Mapping[str, Any], kind: Any, source: str) -> str:
+    """The first mistake in words: which option, what was wrong, what was given."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    where = [str(part) for part in error["loc"]]
+    section: Any = fields[where[0]].type if where and where[0] in fields else None
+    inside = dataclasses.is_dataclass(section)
+    name = ".".join(where[: 2 if inside else 1]) or "value"
+    if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        options = [field.name for field in dataclasses.fields(section)] if inside else list(fields)
+        return f"Unknown option {name!r} in {source}. {known(where[-1], options)}"
+    if error["type"] in ("missing", "missing_argument"):
+        return f"Missing {name!r} in {source}."
+    message = str(error["msg"]).removeprefix("Input ")
+    return f"Option {name!r} in {source} {message}, got {error['input']!r}."
+
+
+def to_plain(value: Any) -> Any:
+    """Returns a dataclass as JSON would give it back: dictionaries, lists, strings and numbers."""
+    return json.loads(json.dumps(dataclasses.asdict(value), default=str))

@@ -1,0 +1,166 @@
+"""Training a classifier in one call."""
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from accelerate.utils import broadcast_object_list
+
+from polycov.data.read import BUILT_IN
+from polycov.errors import PolycovError
+from polycov.models.backbones import load_plugin
+from polycov.models.model import Model
+from polycov.progress import SILENT, Progress
+from polycov.system.devices import choose_device
+from polycov.system.files import cache_folder
+from polycov.training.config import Config, RuntimeOptions
+from polycov.training.experiment import Experiment, load_data
+from polycov.training.predictions import Predictions
+from polycov.training.run_folder import RunFolder
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """A finished run.
+
+    Attributes:
+        folder: of the run; `polycov.evaluate`, `polycov.predict` and the commands take it.
+        test_accuracy: share of the test images that are classified correctly.
+        interval: its 95 % interval.
+        val_accuracy: on validation, where everything was chosen; None without validation images.
+        images: the number of test images.
+        metrics: a row per epoch, and one for the test.
+    """
+
+    folder: Path
+    test_accuracy: float
+    interval: tuple[float, float]
+    val_accuracy: float | None
+    images: int
+    metrics: list[dict[str, Any]]
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        validation = f", validation {self.val_accuracy:.2%}" if self.val_accuracy is not None else ""
+        accuracy = f"test accuracy {self.test_accuracy:.2%} (95 %: {low:.1%} to {high:.1%})"
+        return f"{accuracy} on {self.images} images{validation}"
+
+    def load(self) -> Model:
+        """Returns the trained model, in evaluation mode."""
+        return RunFolder(self.folder).load().model
+
+
+def train(
+    data: str | Path | Config = "typefaces",
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    cache: str | Path | None = None,
+    progress: Progress = SILENT,
+    **options: Any,
+) -> TrainResult:
+    """Trains a classifier on images, or resumes a run.
+
+    Args:
+        data: images, as `Config.data` describes them; or a whole `Config`.
+        out: folder of the run; default: a new one in ``runs``.
+        resume: resume the run in ``out``, which was interrupted.
+        cache: folder for local features; default: POLYCOV_CACHE or the user's cache folder.
+        progress: receives messages and progress.
+        options: any option of `Config` by its name, such as ``pool="isqrt-cov"``, ``epochs=5`` or ``probe=True``.
+
+    Raises:
+        PolycovError: if something asked for is not possible.
+        NonFiniteError: if a loss is not finite; the last checkpoint is kept.
+    """
+    config = data if isinstance(data, Config) else None
+    if config is None:
+        config = RunFolder(out).read_config() if resume and out is not None else Config(data=str(data))
+    config = _with_absolute_path(config.replace(**options).check())
+    if config.runtime.plugin is not None:
+        load_plugin(config.runtime.plugin)
+    accelerator = make_accelerator(config.runtime, config.training.precision)
+    progress = progress if accelerator.is_main_process else SILENT
+    folder = _folder(None if out is None else Path(out), config, resume, accelerator)
+    if resume and folder.finished:
+        result = _result(folder)
+        progress.message(f"already finished: {result}")
+        return result
+    with folder.lock() if accelerator.is_main_process else nullcontext():
+        _run(config, folder, resume, cache_folder(None if cache is None else Path(cache)), accelerator, progress)
+    return _result(folder)
+
+
+def _run(
+    config: Config, folder: RunFolder, resume: bool, cache: Path, accelerator: Accelerator, progress: Progress
+) -> None:
+    data = load_data(config, cache, accelerator, progress)
+    experiment = Experiment(config, folder, data, cache, accelerator, progress)
+    if resume:
+        experiment.require_same_as_before()
+    test = experiment.probe() if config.training.probe else experiment.train()
+    if accelerator.is_main_process:
+        _finish(folder, experiment, test)
+        progress.message(f"{_result(folder)}\nwritten: {folder.path}")
+    accelerator.wait_for_everyone()
+
+
+def _finish(folder: RunFolder, experiment: Experiment, test: Predictions) -> None:
+    low, high = test.interval
+    result = {"test_accuracy": test.accuracy, "low": low, "high": high, "top5": test.top5, "images": len(test.labels)}
+    predictions = {"test": test.top[:, 0].tolist()}
+    if experiment.val is not None:
+        predictions["val"] = experiment.val.top[:, 0].tolist()
+    description = experiment.description | {"result": result}
+    folder.finish(experiment.model, description, {**experiment.chosen, **result}, predictions)
+
+
+def _result(folder: RunFolder) -> TrainResult:
+    metrics = folder.metrics()
+    test = folder.test_metrics()
+    if test is None:
+        raise PolycovError(f"The run {str(folder.path)!r} has no test metrics.")
+    interval, val = (test["low"], test["high"]), test.get("val_accuracy")
+    return TrainResult(folder.path, test["test_accuracy"], interval, val, test["images"], metrics)
+
+
+def _with_absolute_path(config: Config) -> Config:
+    """The configuration with the absolute path of its folder, so that the run can be used from anywhere."""
+    path = Path(config.data).expanduser()
+    return config.replace(data=str(path.resolve())) if config.data not in BUILT_IN and path.exists() else config
+
+
+def make_accelerator(runtime: RuntimeOptions, precision: str = "no") -> Accelerator:
+    """Returns the processes and the device of a run.
+
+    Raises:
+        PolycovError: if the device or the precision is not available.
+    """
+    AcceleratorState._reset_state()  # an earlier run in this process may have used another precision or device
+    device = choose_device(runtime.device)
+    try:
+        if device.type == "cuda" and device.index is not None:
+            torch.cuda.set_device(device)
+        return Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
+    except ValueError as error:
+        raise PolycovError(f"Cannot train in {precision} here: {error}") from error
+
+
+def _folder(path: Path | None, config: Config, resume: bool, accelerator: Accelerator) -> RunFolder:
+    """The folder of the run; a new run does not overwrite another."""
+    if path is None:
+        stem = f"{Path(config.data).name or 'data'}-{config.pooling.pool.partition('|')[0].strip()}"
+        chosen = [RunFolder.create(stem).path] if accelerator.is_main_process else [Path()]
+        path = broadcast_object_list(chosen)[0] if accelerator.num_processes > 1 else chosen[0]
+    folder = RunFolder(path)
+    if resume and not folder.model_folder.has_config:
+        raise PolycovError(f"There is no run to resume in {str(path)!r}.")
+    if not resume and folder.exists:
+        raise PolycovError(f"There is already a run in {str(path)!r}. Resume it with: polycov train --resume {path}")
+    accelerator.wait_for_everyone()
+    path.mkdir(parents=True, exist_ok=True)
+    return folder
