@@ -4,22 +4,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-DEMO := average,gem,isqrt-cov,fewer-channels,monet-2-ts,ipccp-ts,ipccp-rm,ipccp-cs,ipccp-fit
+DEMO := average gem isqrt-cov fewer-channels monet-2-ts ipccp-ts ipccp-rm ipccp-cs ipccp-fit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-oldest bench lint format install clean
+.PHONY: help demo tour test test-fast test-oldest bench lint format install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
 demo: $(VENV)/.train  ## compare methods on the built-in typefaces, with a page (five minutes)
-	@$(BIN)/polycov compare --methods $(DEMO) --dims 512,1024,2048,4096 --seeds 5 --out runs/demo
+	@$(BIN)/polycov compare --methods $(DEMO) --dims 512 1024 2048 4096 --seeds 5 --out runs/demo
 
 tour: $(VENV)/.package  ## every method on one screen: size, agreement with the uncompressed feature, time
 	@$(BIN)/python -W "ignore:Failed to initialize NumPy" -m polycov.bench.tour
 
-test: $(VENV)/.developer lint  ## lint, types, doctests and tests
+test: $(VENV)/.developer lint  ## lint, types, imports, doctests and tests
 	$(BIN)/python -m pytest -n auto
+
+test-fast: $(VENV)/.developer  ## the tests that take less than a second or two each
+	$(BIN)/python -m pytest -n auto -m "not slow"
 
 test-oldest: ## the tests with the oldest versions that pyproject.toml promises (its torch is large)
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
@@ -34,12 +37,13 @@ lint: $(VENV)/.developer
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 format: $(VENV)/.developer  ## format and fix what can be fixed
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-install: $(VENV)/.developer  ## the environment of a developer
+install: $(VENV)/.developer  ## set up the environment of a developer
 
 clean:  ## remove the environment and caches
 	rm -rf $(VENV) .venv-oldest .mypy_cache .pytest_cache .ruff_cache .hypothesis

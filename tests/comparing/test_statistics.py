@@ -1,3 +1,4 @@
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -5,36 +6,44 @@ import pytest
 import torch
 from scipy import stats
 
-from polycov.comparing.measure import pack
-from polycov.comparing.statistics import paired_test, paired_val, points, recommend, standard_error
+from polycov.comparing.recommendation import Recommendation
+from polycov.comparing.recommendation import recommend as recommend_point
+from polycov.comparing.records import Measurement, Record, pack
+from polycov.comparing.statistics import paired_test, paired_val, points, standard_error
+
+Flags = np.ndarray[Any, Any]
 
 
-def record(method: str, dim: int | None, seed: int, test: np.ndarray, val: np.ndarray, size: int) -> dict[str, Any]:
-    return {
-        "method": method,
-        "dim": dim,
-        "seed": seed,
-        "dimensions": size,
-        "channels": 8,
-        "bytes": 4 * size,
-        "test_accuracy": float(test.mean()),
-        "val_accuracy": float(val.mean()),
-        "test_right": pack(torch.from_numpy(test)),
-        "val_right": pack(torch.from_numpy(val)),
-        "pool_ms": 1.0 + seed,
-        "kernel_error": None if dim is None else 0.1 * (seed + 1),
-    }
+def record(method: str, dim: int | None, seed: int, test: Flags, val: Flags, size: int) -> Record:
+    measurement = Measurement(
+        spec=method,
+        channels=8,
+        dimensions=size,
+        bytes=4 * size,
+        pool_ms=1.0 + seed,
+        val_accuracy=float(val.mean()),
+        test_accuracy=float(test.mean()),
+        test_images=len(test),
+        val_correct=pack(torch.from_numpy(val)),
+        test_correct=pack(torch.from_numpy(test)),
+        kernel_error=None if dim is None else 0.1 * (seed + 1),
+    )
+    return Record(method, dim, seed, "probe", measurement, 1.0, 1, "cpu", {})
 
 
-def records(method: str, dim: int | None, size: int, share: float, seeds: int = 4, count: int = 600) -> list[Any]:
-    """Pictures have a difficulty that all methods share; the easier ones are right."""
-    made = []
+def records(method: str, dim: int | None, size: int, share: float, seeds: int = 4, count: int = 600) -> list[Record]:
+    """Images have a difficulty that all methods share; the easier ones are classified correctly."""
+    result = []
     for seed in range(seeds):
         noise = np.random.default_rng([seed, size])
-        hard = {part: np.random.default_rng(i).uniform(size=count) for i, part in enumerate(("test", "val"))}
-        right = {part: hard[part] + noise.normal(0, 0.05, count) < share for part in hard}
-        made.append(record(method, dim, seed, right["test"], right["val"], size))
-    return made
+        hard = {split: np.random.default_rng(i).uniform(size=count) for i, split in enumerate(("test", "val"))}
+        correct = {split: hard[split] + noise.normal(0, 0.05, count) < share for split in hard}
+        result.append(record(method, dim, seed, correct["test"], correct["val"], size))
+    return result
+
+
+def recommend(found: list[Record], val_images: dict[int, list[int]]) -> Recommendation | None:
+    return recommend_point(found, points(found), val_images)
 
 
 SPLITS = {seed: list(range(600)) for seed in range(4)}
@@ -43,7 +52,7 @@ SPLITS = {seed: list(range(600)) for seed in range(4)}
 def test_points_are_means_with_scipys_standard_errors() -> None:
     rows = records("ipccp-ts", 64, 64, 0.7)
     (point,) = points(rows)
-    values = [row["test_accuracy"] for row in rows]
+    values = [row.measurement.test_accuracy for row in rows]
     assert point.test == pytest.approx(np.mean(values))
     assert point.test_error == pytest.approx(stats.sem(values))
     assert point.pool_ms == 2.5
@@ -51,9 +60,10 @@ def test_points_are_means_with_scipys_standard_errors() -> None:
     assert np.isnan(standard_error([0.5]))
 
 
-def test_a_difference_on_the_same_pictures_is_found_where_accuracies_alone_would_not_tell() -> None:
+def test_a_paired_difference_is_measurable_where_unpaired_accuracies_would_not_be() -> None:
     better, worse = records("a", None, 10, 0.72), records("b", None, 20, 0.70)
     gap = paired_test(better, worse, 600)
+    assert gap is not None
     assert gap.mean == pytest.approx(0.02, abs=0.01)
     assert gap.measurable
     assert gap.low > 0
@@ -62,7 +72,7 @@ def test_a_difference_on_the_same_pictures_is_found_where_accuracies_alone_would
     assert gap.high - gap.low < unpaired
 
 
-def test_there_is_no_difference_between_a_thing_and_itself() -> None:
+def test_a_method_does_not_differ_from_itself() -> None:
     rows = records("a", None, 10, 0.7, seeds=4)
     gap = paired_test(rows, rows, 600)
     assert gap is not None
@@ -74,23 +84,27 @@ def test_the_interval_of_a_paired_difference_covers_the_truth() -> None:
     """Of 100 experiments with a true difference of 0, about 95 intervals hold 0."""
     covered = 0
     for i in range(100):
-        chance = np.random.default_rng(i)
-        a, b = chance.uniform(size=(2, 200)) < 0.7
-        gap, pictures = paired_val(
+        rng = np.random.default_rng(i)
+        a, b = rng.uniform(size=(2, 200)) < 0.7
+        paired = paired_val(
             [record("a", None, 0, a, a, 1)], [record("b", None, 0, b, b, 1)], {0: list(range(200))}, seed=i
         )
-        assert pictures == 200
+        assert paired is not None
+        gap, images = paired
+        assert images == 200
         covered += gap.low <= 0 <= gap.high
     assert 88 <= covered <= 99
 
 
-def test_a_picture_held_out_by_several_seeds_counts_once() -> None:
+def test_an_image_held_out_by_several_seeds_counts_once() -> None:
     a, b = np.array([True, True]), np.array([False, True])
     one = [record("a", None, seed, a, a, 1) for seed in (0, 1)]
     other = [record("b", None, seed, b, b, 1) for seed in (0, 1)]
-    gap, pictures = paired_val(one, other, {0: [7, 8], 1: [7, 9]})
-    assert pictures == 3
-    assert gap.mean == pytest.approx(1 / 3)  # picture 7 always gained, 8 and 9 never
+    paired = paired_val(one, other, {0: [7, 8], 1: [7, 9]})
+    assert paired is not None
+    gap, images = paired
+    assert images == 3
+    assert gap.mean == pytest.approx(1 / 3)  # image 7 always gained, 8 and 9 never
 
 
 def test_the_smallest_feature_that_is_not_measurably_below_the_best_is_recommended() -> None:
@@ -100,25 +114,27 @@ def test_the_smallest_feature_that_is_not_measurably_below_the_best_is_recommend
     assert found is not None
     assert found.chosen.dimensions in (256, 512)
     assert found.best.dimensions in (512, 8256)
-    assert "dimensions" in found.words()
+    assert "dimensions" in str(found)
     clear = records("average", None, 32, 0.50) + records("isqrt-cov", None, 8256, 0.75)
     alone = recommend(clear, SPLITS)
     assert alone is not None
     assert alone.chosen == alone.best
-    assert "everything smaller is measurably below it" in alone.words()
+    assert "everything smaller is measurably worse" in str(alone)
 
 
-def test_the_test_part_plays_no_part_in_the_choice() -> None:
+def test_the_test_images_play_no_part_in_the_choice() -> None:
     rows = records("average", None, 32, 0.50) + records("isqrt-cov", None, 8256, 0.75)
+    swapped = []
     for row in rows:
-        swapped = np.full(600, row["method"] == "average")
-        row["test_right"], row["test_accuracy"] = pack(torch.from_numpy(swapped)), float(swapped.mean())
-    found = recommend(rows, SPLITS)
+        flags = np.full(600, row.method == "average")
+        changes: dict[str, Any] = {"test_correct": pack(torch.from_numpy(flags)), "test_accuracy": float(flags.mean())}
+        swapped.append(replace(row, measurement=replace(row.measurement, **changes)))
+    found = recommend(swapped, SPLITS)
     assert found is not None
     assert found.chosen.method == "isqrt-cov"
 
 
-def test_settings_without_a_seed_in_common_are_not_compared() -> None:
+def test_settings_without_a_common_seed_are_not_compared() -> None:
     one, other = records("a", None, 10, 0.7)[:2], records("b", None, 20, 0.9)[2:]
     assert paired_test(one, other, 600) is None
     assert paired_val(one, other, SPLITS) is None
@@ -130,14 +146,14 @@ def test_settings_without_a_seed_in_common_are_not_compared() -> None:
 def test_the_words_say_what_was_and_what_was_not_compared() -> None:
     alone = recommend(records("a", None, 10, 0.7), SPLITS)
     assert alone is not None
-    assert alone.words().endswith("It is the best on validation, and nothing smaller was compared.")
+    assert str(alone).endswith("It is the best on validation, and nothing smaller was compared.")
     clear = recommend(records("a", None, 10, 0.5) + records("b", None, 20, 0.9), SPLITS)
     assert clear is not None
-    assert clear.words().endswith("and everything smaller is measurably below it.")
+    assert str(clear).endswith("and everything smaller is measurably worse.")
     few = {seed: list(range(12)) for seed in range(4)}
     rows = records("a", None, 10, 0.6, count=12) + records("b", None, 20, 0.75, count=12)
     unclear = recommend(rows, few)
     assert unclear is not None
     assert unclear.chosen.method == "a"
-    assert "on the 12 validation pictures" in unclear.words()
-    assert "So few pictures cannot rule out a loss of" in unclear.words()
+    assert "on the 12 validation images" in unstr(clear)
+    assert "So few images cannot rule out a loss of" in unstr(clear)

@@ -8,7 +8,15 @@ from torch import nn
 from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
 from polycov.models.model import Model
-from polycov.training.probe import STRENGTHS, _Path, fit_pool, fit_reduction, fit_ridge, pooled, set_classifier
+from polycov.training.probe import (
+    STRENGTHS,
+    _RidgePath,
+    fit_pool,
+    fit_probe,
+    fit_reduction,
+    fit_ridge,
+    set_classifier,
+)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +34,7 @@ def clusters(count: int, features: int, classes: int, seed: int) -> tuple[torch.
 @pytest.mark.parametrize(("count", "features"), [(60, 20), (30, 80)])  # both sides of the dual
 def test_ridge_is_scikit_learns(count: int, features: int) -> None:
     x, y = clusters(count, features, 4, seed=1)
-    path = _Path(x, y, 4)
+    path = _RidgePath(x, y, 4)
     weight, bias = path.solve(0.3)
     model = SklearnRidge(alpha=0.3 * path.unit).fit(x.double().numpy(), np.eye(4)[y.numpy()])
     np.testing.assert_allclose(weight.mT.numpy(), model.coef_, rtol=1e-6, atol=1e-9)
@@ -39,10 +47,10 @@ def test_ridge_is_scikit_learns(count: int, features: int) -> None:
 def test_the_strength_is_the_best_on_validation_and_the_last_fit_has_all_features() -> None:
     (x, y), (v, w) = clusters(60, 30, 4, seed=1), clusters(40, 30, 4, seed=2)
     ridge = fit_ridge(x, y, v, w, 4)
-    outputs = zip(STRENGTHS, _Path(x, y, 4).predict(v, STRENGTHS), strict=True)
+    outputs = zip(STRENGTHS, _RidgePath(x, y, 4).predict(v, STRENGTHS), strict=True)
     accuracies = {strength: float((o.argmax(1) == w).double().mean()) for strength, o in outputs}
     assert ridge.val_accuracy == max(accuracies.values()) == accuracies[ridge.strength]
-    weight, _ = _Path(torch.cat([x, v]), torch.cat([y, w]), 4).solve(ridge.strength)
+    weight, _ = _RidgePath(torch.cat([x, v]), torch.cat([y, w]), 4).solve(ridge.strength)
     scale = float(ridge.weight.norm() / weight.norm())
     torch.testing.assert_close(ridge.weight.double(), weight * scale, rtol=1e-4, atol=1e-5)
 
@@ -57,7 +65,7 @@ def test_logits_are_scaled_to_be_probabilities() -> None:
 
 def test_a_probe_needs_validation() -> None:
     x, y = clusters(20, 5, 2, seed=1)
-    with pytest.raises(PolycovError, match="chooses on validation"):
+    with pytest.raises(PolycovError, match="chooses its strength on validation"):
         fit_ridge(x, y, x[:0], y[:0], 2)
 
 
@@ -83,10 +91,14 @@ def test_a_fitted_pool_is_fitted_and_classifies(backbone: Backbone) -> None:
     maps = torch.randn(12, backbone.num_features, 4, 4, generator=torch.Generator().manual_seed(0))
     fit_reduction(model, maps.split(4))
     fit_pool(model, maps.split(4))
-    features = pooled(model, maps.split(5))
-    assert features.shape == (12, 6)
     labels = torch.arange(12) % 3
-    ridge = fit_ridge(features[:9], labels[:9], features[9:], labels[9:], 3)
+    reduced = model.reduce(maps).detach()
+    batches = {"train": reduced[:9].split(5), "val": reduced[9:].split(5)}
+    probe = fit_probe(model.pool, batches, {"train": labels[:9], "val": labels[9:]}, 3)
+    features, ridge = torch.cat([probe.features["train"], probe.features["val"]]), probe.ridge
+    assert features.shape == (12, 6)
+    torch.testing.assert_close(features, model.pool(reduced))
+    assert probe.pool_seconds > 0
     set_classifier(model, ridge)
     torch.testing.assert_close(model.classify(maps), features @ ridge.weight + ridge.bias, rtol=1e-4, atol=1e-4)
     assert isinstance(model.reduction, nn.Conv2d)

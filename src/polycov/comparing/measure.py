@@ -139,7 +139,7 @@ def measure_trained(setting: Setting, data: ImageData, config: Config, folder: P
         val_seed=setting.seed, pool=method, dim=dim, channels=channels, seed=setting.seed
     )
     run = RunFolder(folder)
-    result = train(config, folder, resume=run.model_folder.has_config, cache=cache, progress=SILENT)
+    result = train(config, folder, resume=run.has_config, cache=cache, progress=SILENT)
     model = run.load().model
     predictions = run.predictions()
     correct = {

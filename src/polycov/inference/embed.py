@@ -129,7 +129,7 @@ def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:
     Raises:
         PolycovError: if there is no such run, method or backbone.
     """
-    if ModelFolder(options.source).has_config:
+    if ModelFolder(options.source).config.is_file():
         if options.dim is not None or options.images.size is not None:
             raise PolycovError("A run has its own dimension and size: omit --dim and --size.")
         model = Model.from_pretrained(options.source).to(device).eval()

@@ -165,7 +165,7 @@ class Experiment:
         Raises:
             PolycovError: with the first difference.
         """
-        before, now, name = self.folder.model_folder.read_config(), self.description, str(self.folder.path)
+        before, now, name = self.folder.read_description(), self.description, str(self.folder.path)
         try:
             fixed = {option: before["config"]["training"][option] for option in FIXED_OPTIONS}
             for key in ("model", "classes", "preprocessing", "data"):
@@ -187,7 +187,7 @@ class Experiment:
             self.model, network, source, self.config.training, self.folder, self.accelerator, self.progress
         )
         trainer.resume()
-        self._write_config()  # not earlier: everything asked for has proved possible
+        self._write_description()  # not earlier: everything asked for has proved possible
         trainer.train()
         self.chosen = trainer.state["best"] or {"epoch": self.config.training.epochs}
         if len(self.data["val"]):
@@ -197,7 +197,7 @@ class Experiment:
     def probe(self) -> Predictions:
         """Solves for reduction and classifier, and returns the predictions for the test images."""
         store, model, data = self._extract(), self.model.cpu(), self.data
-        self._write_config()
+        self._write_description()
         self._fit_to_data(FeatureBatches(data, store))
         labels = {split: torch.tensor(list(data[split].labels)) for split in ("train", "val")}
         with evaluation_mode(model):
@@ -209,9 +209,9 @@ class Experiment:
         network = FeatureClassifier(model).to(self.accelerator.device)
         return predict_split(network, FeatureBatches(data, store), "test", self.accelerator)
 
-    def _write_config(self) -> None:
+    def _write_description(self) -> None:
         if self.accelerator.is_main_process:
-            self.folder.write_config(self.description)
+            self.folder.write_description(self.description)
 
     def _extract(self) -> FeatureStore:
         self.store = extract_features(

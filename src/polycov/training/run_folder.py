@@ -84,12 +84,17 @@ class RunFolder:
     @property
     def exists(self) -> bool:
         """Whether a run has begun here."""
-        return self.model_folder.has_config or self.has_checkpoint
+        return self.has_config or self.has_checkpoint
 
     @property
     def finished(self) -> bool:
         """Whether the run is finished."""
-        return self.model_folder.has_weights
+        return self.has_config and self.model_folder.is_finished
+
+    @property
+    def has_config(self) -> bool:
+        """Whether the run is described."""
+        return self.model_folder.config.is_file()
 
     @property
     def has_checkpoint(self) -> bool:
@@ -118,14 +123,18 @@ class RunFolder:
         Raises:
             PolycovError: if the folder is not a run.
         """
-        description = self.model_folder.read_config()
+        description = self.read_description()
         if "config" not in description:
             raise PolycovError(f"{str(self.path)!r} is a model, not a training run: its config.json has no 'config'.")
         return structure(Config, description["config"], f"the config.json of {str(self.path)!r}")
 
-    def write_config(self, description: dict[str, Any]) -> None:
+    def read_description(self) -> dict[str, Any]:
+        """Reads ``config.json``."""
+        return self.model_folder.read_description()
+
+    def write_description(self, description: dict[str, Any]) -> None:
         """Writes ``config.json``."""
-        self.model_folder.write_config(description)
+        self.model_folder.write_description(description)
 
     # Progress
 
@@ -175,7 +184,7 @@ class RunFolder:
         write_json(self._predictions, predictions)
         rows = [row for row in self.metrics() if "test_accuracy" not in row]  # of a run killed right here
         write_json_lines(self._metrics, [*rows, metrics])
-        self.model_folder.write(model.state_dict(), description)
+        self.model_folder.write(description, model.state_dict())
         for path in (self._checkpoint, self._best):
             path.unlink(missing_ok=True)
 
@@ -196,12 +205,8 @@ class RunFolder:
         """
         if not self.path.is_dir():
             raise PolycovError(f"There is no run {str(self.path)!r}.")
-        if self.model_folder.has_config and not self.finished and "config" in self.model_folder.read_config():
-            raise PolycovError(
-                f"The run {str(self.path)!r} is not finished. Resume it with: polycov train --resume {self.path}"
-            )
         model = Model.from_pretrained(self.path)
-        return Run(self.path, self.read_config(), model, self.model_folder.read_config()["data"])
+        return Run(self.path, self.read_config(), model, self.read_description()["data"])
 
 
 def describe_data(data: ImageData) -> dict[str, Any]:

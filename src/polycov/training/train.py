@@ -157,7 +157,7 @@ def _folder(path: Path | None, config: Config, resume: bool, accelerator: Accele
         chosen = [RunFolder.create(stem).path] if accelerator.is_main_process else [Path()]
         path = broadcast_object_list(chosen)[0] if accelerator.num_processes > 1 else chosen[0]
     folder = RunFolder(path)
-    if resume and not folder.model_folder.has_config:
+    if resume and not folder.has_config:
         raise PolycovError(f"There is no run to resume in {str(path)!r}.")
     if not resume and folder.exists:
         raise PolycovError(f"There is already a run in {str(path)!r}. Resume it with: polycov train --resume {path}")

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pictures import write_data
+from fake_images import write_data
 from polycov.comparing.report.gallery import make_gallery
-from polycov.comparing.report.page import Study, write_page
-from polycov.comparing.statistics import Difference, Point, Recommendation
+from polycov.comparing.report.page import write_page
+from polycov.comparing.recommendation import Recommendation
+from polycov.comparing.statistics import Difference, Point
+from polycov.comparing.study import Study
 from polycov.data import read_data
 
 METHODS = ("average", "isqrt-cov", "ipccp-ts", "monet-2-ts", "</script><b>evil")
@@ -38,18 +40,19 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             size = dim - 16 if method == "monet-2-ts" else dim
             points.append(point(method, dim, size, 0.6 + 0.02 * i + 0.03 * math.log2(dim / 512)))
     data = read_data(str(write_data(folder / "trees")))
-    said = np.array(data["test"].labels)
-    said[0] = 1
+    predictions = np.array(data["test"].labels)
+    predictions[0] = 1
     gap = Difference(-0.1, -0.12, -0.08, 0.001, -0.11)
     study = Study(
         "trees",
         3,
         {"train": 24, "val": 6, "test": 12},
         "probe",
+        [],
         points,
         {(p.method, p.dim): gap for p in points if p.method != "isqrt-cov"},
         Recommendation(points[1], points[-1], gap, 6, 3),
-        {"of": "ipccp-ts, 512 dimensions", **make_gallery(data, said.tolist())},
+        {"of": "ipccp-ts, 512 dimensions", **make_gallery(data, predictions.tolist())},
         [("data", "trees"), ("command", "polycov compare trees")],
     )
     write_page(folder / "report.html", [study])
@@ -79,7 +82,8 @@ def opened(browser: Any, page: Path, width: int = 1200) -> Any:
 
 def shown_methods(browser: Any, chart: str = "accuracy") -> list[str]:
     script = f"return [...document.querySelectorAll('[data-chart={chart}] g')].map(g => g.dataset.method)"
-    return browser.execute_script(script)
+    methods: list[str] = browser.execute_script(script)
+    return methods
 
 
 def test_the_page_needs_no_other_file_and_no_network(page: Path) -> None:
@@ -94,7 +98,7 @@ def test_there_is_no_script_error_and_every_method_is_in_the_chart(browser: Any,
     opened(browser, page)
     assert browser.get_log("browser") == []
     assert shown_methods(browser) == list(METHODS)
-    assert browser.find_elements("css selector", "b") == []  # what a name says is no markup
+    assert browser.find_elements("css selector", "b") == []  # names are not markup
     assert len(browser.find_elements("css selector", "[data-chart=accuracy] [data-point]")) == 11
 
 
@@ -112,13 +116,13 @@ def test_a_method_can_be_hidden_and_shown(browser: Any, page: Path) -> None:
 
 def test_the_axis_can_be_dimensions_bytes_or_time(browser: Any, page: Path) -> None:
     opened(browser, page)
-    for name, label in (("bytes", "bytes a picture"), ("time", "milliseconds"), ("dimensions", "dimensions")):
+    for name, label in (("bytes", "bytes per image"), ("time", "pooling time"), ("dimensions", "dimensions")):
         browser.find_element("css selector", f"[data-axis={name}]").click()
         texts = [node.text for node in browser.find_elements("css selector", "[data-chart=accuracy] text")]
         assert any(text.startswith(label) for text in texts)
         assert shown_methods(browser) == list(METHODS)
     assert {"320", "512", "1024", "2048", "8256"} < set(texts)
-    assert "496" not in texts  # of one method, on top of the 512 of the others
+    assert "496" not in texts  # of one method, would overlap the 512 of the others
 
 
 def test_tables_sort_both_ways_as_numbers(browser: Any, page: Path) -> None:
@@ -148,14 +152,14 @@ def test_a_point_tells_its_numbers(browser: Any, page: Path) -> None:
     assert "test 63.0 ± 1.0 %" in tip.text
 
 
-@pytest.mark.parametrize("width", [500, 1200])  # no narrower window is to be had; the layout changes at 560
+@pytest.mark.parametrize("width", [500, 1200])  # narrower windows are not available; the layout changes at 560
 def test_it_fits_a_phone(browser: Any, page: Path, width: int) -> None:
     opened(browser, page, width)
     inner, outer = (browser.execute_script(f"return document.documentElement.{n}Width") for n in ("scroll", "client"))
     assert inner <= outer
 
 
-def test_pictures_are_shown_and_wrong_ones_say_what_they_are(browser: Any, page: Path) -> None:
+def test_images_are_shown_and_wrong_ones_say_what_they_are(browser: Any, page: Path) -> None:
     opened(browser, page)
     broken = "return [...document.images].filter(i => i.loading !== 'lazy' && !i.naturalWidth).length"
     assert browser.execute_script(broken) == 0

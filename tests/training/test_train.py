@@ -15,15 +15,15 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from pictures import write_data
+from fake_images import write_data
 from polycov.data import read_data
-from polycov.data.loading import number_from
+from polycov.data.loading import seed_from
 from polycov.data.transforms import Preprocessing
 from polycov.errors import NonFiniteError, PolycovError
 from polycov.system.files import read_json_lines
-from polycov.training.config import Config, DataOptions, ModelOptions, TrainOptions
-from polycov.training.experiment import train
-from polycov.training.run_folder import load_run
+from polycov.training.config import Config
+from polycov.training.run_folder import RunFolder, load_run
+from polycov.training.train import train
 
 SMALL = ["--backbone", "test_resnet", "--weights", "none", "--size", "64", "--stage", "2", "--channels", "16"]
 SMALL += ["--dim", "64", "--batch-size", "6", "--workers", "0"]
@@ -40,11 +40,9 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def config(trees: Path, **training: Any) -> Config:
-    return Config(
-        DataOptions(data=str(trees), size=64, workers=0),
-        ModelOptions(backbone="test_resnet", weights="none", stage=2, channels=16, dim=64),
-        TrainOptions(**{"epochs": 2, "batch_size": 6, **training}),
-    )
+    small: dict[str, Any] = {"size": 64, "workers": 0, "epochs": 2, "batch_size": 6}
+    network: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "stage": 2, "channels": 16, "dim": 64}
+    return Config(data=str(trees)).replace(**{**small, **network, **training})
 
 
 def command(*arguments: str | Path) -> list[str]:
@@ -70,7 +68,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
 
 def test_a_tiny_run_learns_and_can_be_used(trees: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "run"
-    out = run(environment, "train", "--data", trees, *SMALL, "--epochs", "6", "--lr", "0.1", "--out", folder).stdout
+    out = run(environment, "train", trees, *SMALL, "--epochs", "6", "--lr", "0.1", "--out", folder).stdout
     assert "test accuracy" in out
     assert sorted(p.name for p in folder.iterdir() if p.is_file()) == [
         "config.json",
@@ -85,17 +83,17 @@ def test_a_tiny_run_learns_and_can_be_used(trees: Path, tmp_path: Path, environm
     assert rows[-1]["val_accuracy"] == max(row["val_accuracy"] for row in rows[:6])  # chosen on validation
     description = json.loads((folder / "config.json").read_text())
     assert description["classes"] == ["ash", "birch", "cedar"]
-    assert description["data"]["pictures"] == {"train": 24, "val": 6, "test": 12}
+    assert description["data"]["images"] == {"train": 24, "val": 6, "test": 12}
 
     loaded = load_run(folder)
     assert not loaded.model.training
-    said = run(environment, "predict", folder, trees / "test" / "ash").stdout
-    assert said.count("%") == 3 * 4
-    found = run(environment, "evaluate", folder, "--workers", "0").stdout
-    assert f"accuracy {rows[-1]['test_accuracy']:.2%}" in found
+    shown = run(environment, "predict", folder, trees / "test" / "ash").stdout
+    assert shown.count("%") == 3 * 4
+    shown = run(environment, "evaluate", folder, "--workers", "0").stdout
+    assert f"accuracy {rows[-1]['test_accuracy']:.2%}" in shown
     evaluation = json.loads((folder / "evaluation" / "evaluation.json").read_text())
     assert evaluation["accuracy"] == rows[-1]["test_accuracy"]
-    assert sum(row["pictures"] for row in evaluation["classes"]) == 12
+    assert sum(row["images"] for row in evaluation["classes"]) == 12
     predictions = (folder / "evaluation" / "predictions.csv").read_text().splitlines()
     assert len(predictions) == 13
     confusion = [line.split(",")[1:] for line in (folder / "evaluation" / "confusion.csv").read_text().splitlines()[1:]]
@@ -105,10 +103,10 @@ def test_a_tiny_run_learns_and_can_be_used(trees: Path, tmp_path: Path, environm
 
 
 @pytest.mark.parametrize("kind", ["end to end", "frozen"])
-def test_a_killed_run_goes_on_to_the_same_weights(
+def test_a_killed_run_resumes_to_the_same_weights(
     trees: Path, tmp_path: Path, environment: dict[str, str], kind: str
 ) -> None:
-    options = ["--data", trees, *SMALL, "--epochs", "8", "--checkpoint-minutes", "0.00001", "--crop", "random"]
+    options = [trees, *SMALL, "--epochs", "8", "--checkpoint-minutes", "0.00001", "--crop", "random"]
     options += ["--resize", "72", *(["--freeze"] if kind == "frozen" else [])]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(environment, "train", *options, "--out", whole)
@@ -125,7 +123,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     assert_same_weights(whole, broken)
     timeless = [{k: v for k, v in row.items() if k != "images_per_second"} for row in metrics(whole)]
     assert timeless == [{k: v for k, v in row.items() if k != "images_per_second"} for row in metrics(broken)]
-    assert "finished before: test accuracy" in run(environment, "train", "--resume", broken).stdout
+    assert "already finished: test accuracy" in run(environment, "train", "--resume", broken).stdout
 
 
 @pytest.mark.parametrize("kind", ["end to end", "frozen"])
@@ -133,7 +131,7 @@ def test_two_processes_compute_what_one_does(
     trees: Path, tmp_path: Path, environment: dict[str, str], kind: str
 ) -> None:
     # Small steps: rounding differs, since sums are made in another order, and a large rate makes much of it.
-    options = ["train", "--data", trees, *SMALL, "--epochs", "3", "--lr", "0.005", "--backbone-lr", "0.001"]
+    options = ["train", trees, *SMALL, "--epochs", "3", "--lr", "0.005", "--backbone-lr", "0.001"]
     options += ["--freeze"] if kind == "frozen" else []
     run(environment, *options, "--out", tmp_path / "one")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
@@ -147,52 +145,47 @@ def test_two_processes_compute_what_one_does(
     for a, b in zip(one[:3], two[:3], strict=True):
         for name in ("loss", "val_loss"):
             assert a[name] == pytest.approx(b[name], rel=1e-3), name
-    assert two[-1]["pictures"] == 12  # each once
+    assert two[-1]["images"] == 12  # each once
 
 
-def test_two_processes_end_in_one_sentence_each_over_broken_pictures(
+def test_two_processes_end_in_one_sentence_each_over_unreadable_images(
     trees: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
     write_data(tmp_path / "trees")
-    (tmp_path / "trees" / "train" / "ash" / "text.jpg").write_text("no picture")
+    (tmp_path / "trees" / "train" / "ash" / "text.jpg").write_text("not an image")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m", "polycov"]
-    arguments = [*launcher, "train", "--data", str(tmp_path / "trees"), *SMALL, "--out", str(tmp_path / "run")]
+    arguments = [*launcher, "train", str(tmp_path / "trees"), *SMALL, "--out", str(tmp_path / "run")]
     environment = {**environment, "ACCELERATE_USE_CPU": "true"}
     done = subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
-    assert "1 of 43 pictures cannot be read: train/ash/text.jpg" in done.stderr
+    assert "1 of 43 images cannot be read: train/ash/text.jpg" in done.stderr
     assert "PolycovError" not in done.stderr  # no traceback of ours
 
 
 def test_parts_of_a_batch_add_up_to_the_batch(trees: Path, tmp_path: Path) -> None:
     losses = []
     for accumulate in (1, 3):
-        made = config(trees, freeze=True, accumulate=accumulate, epochs=1, batch_size=24, seed=1)
-        made = Config(made.data, ModelOptions(**{**vars(made.model), "reduction": "linear"}), made.training)
-        train(made, tmp_path / str(accumulate), cache=tmp_path / "cache")
+        options = config(trees, freeze=True, accumulate=accumulate, epochs=1, batch_size=24, seed=1)
+        train(options.replace(reduction="linear"), tmp_path / str(accumulate), cache=tmp_path / "cache")
         losses.append(load_file(tmp_path / str(accumulate) / "model.safetensors"))
     for name in losses[0]:
         torch.testing.assert_close(losses[0][name], losses[1][name], rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_trains(trees: Path, tmp_path: Path) -> None:
-    folder = train(config(trees, precision="bf16", epochs=4, lr=0.1), tmp_path / "run", cache=tmp_path / "cache")
-    assert metrics(folder)[3]["loss"] < metrics(folder)[0]["loss"]
+    result = train(config(trees, precision="bf16", epochs=4, lr=0.1), tmp_path / "run", cache=tmp_path / "cache")
+    assert result.metrics[3]["loss"] < result.metrics[0]["loss"]
 
 
 def test_a_probe_answers_in_closed_form(trees: Path, tmp_path: Path) -> None:
-    made = config(trees, probe=True)
-    folder = train(
-        Config(
-            made.data, ModelOptions(backbone="test_resnet", weights="none", stage=2, pool="isqrt-cov"), made.training
-        ),
-        tmp_path / "run",
-        cache=tmp_path / "cache",
-    )
-    (row,) = metrics(folder)
-    assert row["test_accuracy"] > 0.5
-    assert 0 <= row["val_accuracy"] <= 1
-    assert load_run(folder).model.pool.spec == "covariance | sqrt(5) | triu"
+    options = config(trees, probe=True, pool="isqrt-cov", dim=None, channels=None)
+    result = train(options, tmp_path / "run", cache=tmp_path / "cache")
+    (row,) = result.metrics
+    assert row["test_accuracy"] == result.test_accuracy > 0.5
+    assert result.val_accuracy is not None
+    assert 0 <= result.val_accuracy <= 1
+    assert result.interval[0] < result.test_accuracy <= result.interval[1]
+    assert result.load().pool.spec == "covariance | sqrt(5) | triu"
 
 
 def test_features_are_computed_once_and_again_when_anything_changes(
@@ -200,59 +193,56 @@ def test_features_are_computed_once_and_again_when_anything_changes(
 ) -> None:
     from polycov.models.backbones import Backbone
 
-    calls = []
+    calls: list[int] = []
     forward = Backbone.forward
-    monkeypatch.setattr(Backbone, "forward", lambda self, x: calls.append(len(x)) or forward(self, x))
+    monkeypatch.setattr(Backbone, "forward", lambda self, x: (calls.append(len(x)), forward(self, x))[1])
 
-    def pictures(name: str, **changes: Any) -> int:
-        made = config(trees, probe=True)
-        data = DataOptions(**{**vars(made.data), **changes})
+    def images(name: str, **changes: Any) -> int:
         calls.clear()
-        train(Config(data, made.model, made.training), tmp_path / name, cache=tmp_path / "cache")
+        train(config(trees, probe=True, **changes), tmp_path / name, cache=tmp_path / "cache")
         return sum(n for n in calls if n > 1)
 
-    assert pictures("a") == 42
-    assert pictures("b") == 0
-    assert pictures("c", split_seed=5) == 0  # the same pictures, split otherwise
-    assert pictures("d", size=72) == 42
-    features = next((tmp_path / "cache" / "features").iterdir())
-    assert json.loads((features / "key.json").read_text())["backbone"] == "test_resnet"
+    assert images("a") == 42
+    assert images("b") == 0
+    assert images("c", split_seed=5) == 0  # the same images, split differently
+    assert images("d", size=72) == 42
+    assert len(list((tmp_path / "cache" / "features").iterdir())) == 2
 
 
 def test_a_loss_that_is_not_finite_stops_with_names_and_keeps_the_checkpoint(
     trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, made = tmp_path / "run", config(trees, epochs=3, lr=0.01)
+    folder, options = tmp_path / "run", config(trees, epochs=3, lr=0.01)
     plain = Preprocessing.augmented
-    poisoned = number_from(0, "augment", 1, 5)  # picture 5 in the second epoch
+    poisoned = seed_from(0, "augment", 1, 5)  # image 5 in the second epoch
 
     def augmented(self: Preprocessing, image: Image.Image, seed: int) -> torch.Tensor:
         return plain(self, image, seed) * (math.nan if seed == poisoned else 1)
 
     monkeypatch.setattr(Preprocessing, "augmented", augmented)
     name = read_data(str(trees))["train"].name(5)
-    with pytest.raises(NonFiniteError, match=rf"The loss of step \d+ is not finite, for .*{name}.* is kept"):
-        train(made, folder, cache=tmp_path / "cache")
+    with pytest.raises(NonFiniteError, match=rf"The loss of step \d+ is not finite, for .*{name}.*last good checkpoint is in"):
+        train(options, folder, cache=tmp_path / "cache")
     assert metrics(folder)[0]["epoch"] == 1
     monkeypatch.undo()
-    train(made, folder, resume=True, cache=tmp_path / "cache")  # goes on from there
+    train(options, folder, resume=True, cache=tmp_path / "cache")  # resumes from there
     assert [row["epoch"] for row in metrics(folder)[:3]] == [1, 2, 3]
 
 
-def test_optimizers_with_state_in_their_groups_go_on_exactly(
+def test_optimizers_with_state_in_their_groups_resume_exactly(
     trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from polycov.training.loop import Trainer
 
     options = {"optimizer": "lamb", "epochs": 2, "freeze": True, "lr": 0.01}
     train(config(trees, **options), tmp_path / "whole", cache=tmp_path / "cache")
-    end = Trainer._end_of_epoch
+    end = Trainer._finish_epoch
 
     def stop(self: Trainer) -> Any:
         end(self)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Trainer, "_end_of_epoch", stop)
+    monkeypatch.setattr(Trainer, "_finish_epoch", stop)
     with pytest.raises(KeyboardInterrupt):
         train(config(trees, **options), tmp_path / "stopped", cache=tmp_path / "cache")
     monkeypatch.undo()
@@ -263,20 +253,19 @@ def test_optimizers_with_state_in_their_groups_go_on_exactly(
     assert_same_weights(tmp_path / "whole", tmp_path / "stopped")
 
 
-def test_a_damaged_cache_is_made_again(trees: Path, tmp_path: Path) -> None:
-    first = train(config(trees, probe=True), tmp_path / "first", cache=tmp_path / "cache")
-    (features,) = (tmp_path / "cache" / "features").glob("*/features.npy")
-    features.write_bytes(features.read_bytes()[:1000])
-    second = train(config(trees, probe=True), tmp_path / "second", cache=tmp_path / "cache")
-    assert_same_weights(first, second)
+def test_a_damaged_cache_is_recomputed(trees: Path, tmp_path: Path) -> None:
+    train(config(trees, probe=True), tmp_path / "first", cache=tmp_path / "cache")
+    shard = max((tmp_path / "cache" / "features").rglob("*"), key=lambda path: path.stat().st_size)
+    shard.write_bytes(shard.read_bytes()[:1000])
+    train(config(trees, probe=True), tmp_path / "second", cache=tmp_path / "cache")
+    assert_same_weights(tmp_path / "first", tmp_path / "second")
 
 
-def test_a_run_that_is_worked_on_is_left_alone(trees: Path, tmp_path: Path) -> None:
-    from polycov.system.files import try_lock, wait_for_lock
-
-    (tmp_path / "run").mkdir()
-    with try_lock(tmp_path / "run" / "run.lock"), pytest.raises(PolycovError, match="Another process is working on"):
-        train(config(trees, probe=True), tmp_path / "run", cache=tmp_path / "cache")
+def test_a_run_that_another_process_works_on_is_left_alone(trees: Path, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    folder.path.mkdir()
+    with folder.lock(), pytest.raises(PolycovError, match="Another process is working on"):
+        train(config(trees, probe=True), folder.path, cache=tmp_path / "cache")
 
 
 def test_a_failed_start_does_not_occupy_its_folder(trees: Path, tmp_path: Path) -> None:
@@ -295,10 +284,11 @@ def test_a_validation_loss_that_is_not_finite_stops_before_the_checkpoint(
     assert not (tmp_path / "run" / "checkpoint.safetensors").exists()
 
 
-def test_a_run_begins_with_the_weights_of_another(trees: Path, tmp_path: Path) -> None:
-    first = train(config(trees, freeze=True), tmp_path / "first", cache=tmp_path / "cache")
-    made = config(trees, init=first, epochs=1, lr=1e-9, backbone_lr=0.0, weight_decay=0.0)
-    second = train(made, tmp_path / "second", cache=tmp_path / "cache")
+def test_a_run_starts_with_the_weights_of_another(trees: Path, tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    train(config(trees, freeze=True), first, cache=tmp_path / "cache")
+    options = config(trees, init=first, epochs=1, lr=1e-9, backbone_lr=0.0, weight_decay=0.0)
+    train(options, second, cache=tmp_path / "cache")
     one, other = (load_file(folder / "model.safetensors") for folder in (first, second))
     torch.testing.assert_close(one["classifier.weight"], other["classifier.weight"], rtol=1e-4, atol=1e-5)
 
@@ -308,27 +298,27 @@ def test_a_run_begins_with_the_weights_of_another(trees: Path, tmp_path: Path) -
     [
         ({"optimizer": "sgdd"}, "Unknown optimizer 'sgdd'. .*Did you mean"),
         ({"batch_size": 7, "accumulate": 2}, "multiple of 1 processes × 2 parts, got 7"),
-        ({"freeze": True, "mirror": True}, "--mirror needs pictures"),
+        ({"freeze": True, "mirror": True}, "--mirror needs images"),
         ({"init": Path("nowhere")}, "There is no run 'nowhere'"),
         ({"optimizer": "adahessian"}, "needs second derivatives"),
-        ({"optimizer": "fusedadam"}, "is not to be had here"),
-        ({"keep": "foo"}, "Expected 'keep' in 'training'"),
+        ({"optimizer": "fusedadam"}, "is not available here"),
+        ({"keep": "foo"}, "Option 'training.keep' in the configuration should be 'best' or 'last'"),
         ({"seed": 2**70}, "Expected seed from 0"),
     ],
 )
-def test_runs_that_cannot_be(trees: Path, tmp_path: Path, training: dict[str, Any], message: str) -> None:
+def test_impossible_runs(trees: Path, tmp_path: Path, training: dict[str, Any], message: str) -> None:
     with pytest.raises(PolycovError, match=message):
         train(config(trees, **training), tmp_path / "run", cache=tmp_path / "cache")
 
 
-def test_a_run_is_not_written_over_and_goes_on_only_with_what_it_was(trees: Path, tmp_path: Path) -> None:
-    folder = train(config(trees, probe=True), tmp_path / "run", cache=tmp_path / "cache")
-    with pytest.raises(PolycovError, match=r"There is a run in .* already"):
+def test_a_run_is_not_written_over_and_resumes_only_as_it_was(trees: Path, tmp_path: Path) -> None:
+    folder = train(config(trees, probe=True), tmp_path / "run", cache=tmp_path / "cache").folder
+    with pytest.raises(PolycovError, match=r"There is already a run in"):
         train(config(trees, probe=True), folder, cache=tmp_path / "cache")
     (folder / "model.safetensors").unlink()
-    with pytest.raises(PolycovError, match=r"is not finished\. Go on with: polycov train --resume"):
+    with pytest.raises(PolycovError, match=r"is not finished\. Resume it with: polycov train --resume"):
         load_run(folder)
-    with pytest.raises(PolycovError, match=r"Cannot go on with .*: its model was seed 0, now 1"):
+    with pytest.raises(PolycovError, match=r"Cannot resume .*: its model was seed 0, now 1"):
         train(config(trees, probe=True, seed=1), folder, resume=True, cache=tmp_path / "cache")
-    with pytest.raises(PolycovError, match="There is no run to go on with"):
+    with pytest.raises(PolycovError, match="There is no run to resume"):
         train(config(trees), tmp_path / "none", resume=True, cache=tmp_path / "cache")

@@ -1,0 +1,226 @@
+"""Whole comparisons, from Python and as a user runs them."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fake_images import write_classes, write_data
+from polycov.commands.main import main
+from polycov.comparing.compare import compare
+from polycov.comparing.comparison_folder import ComparisonFolder
+from polycov.comparing.grid import SettingKey
+from polycov.errors import PolycovError
+from polycov.progress import LogProgress
+
+TINY: dict[str, Any] = {
+    "backbone": "test_resnet",
+    "weights": "none",
+    "size": 64,
+    "stage": 2,
+    "channels": 12,
+    "workers": 0,
+    "methods": ("average", "isqrt-cov", "fewer-channels", "ipccp-ts", "ipccp-fit"),
+    "dims": (8, 16),
+}
+
+
+def flags(**changes: Any) -> list[str]:
+    words: list[str] = []
+    for name, value in {**TINY, **changes}.items():
+        words += [f"--{name}", *map(str, value if isinstance(value, tuple) else (value,))]
+    return words
+
+
+@pytest.fixture(scope="module")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data") / "trees", train=12, test=6)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYCOV_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def results(folder: Path) -> dict[SettingKey, tuple[str, str]]:
+    lines = (folder / "records.jsonl").read_text().splitlines() if (folder / "records.jsonl").is_file() else []
+    records = ComparisonFolder(folder).records() if lines else []
+    assert len(records) == len(lines)  # no duplicates
+    return {record.key: (record.measurement.test_correct, record.measurement.val_correct) for record in records}
+
+
+def test_a_comparison_is_complete_and_can_be_extended(trees: Path, tmp_path: Path) -> None:
+    first = compare(trees, out=tmp_path / "cmp", seeds=1, **TINY)
+    assert len(first.records) == 8
+    before = results(tmp_path / "cmp")
+    both = compare(trees, out=tmp_path / "cmp", seeds=2, **TINY)  # only the second seed remains to be measured
+    assert len(both.records) == 16
+    assert {key: results(tmp_path / "cmp")[key] for key in before} == before
+    for record in both.records:
+        assert record.measurement.stored is not None
+        assert record.measurement.stored["float16"] == pytest.approx(record.measurement.test_accuracy, abs=0.06)
+        assert record.measurement.pool_ms > 0
+        assert record.versions
+    assert len(both.points) == len(both.summary.rows) == 8
+    assert both.recommendation is not None
+    assert str(both.recommendation).startswith("Use ")
+    assert both.study.gallery is not None
+    assert both.summary.to_pandas()["test_accuracy"].between(0, 1).all()
+    shown = both._repr_html_()
+    assert "<table>" in shown
+    assert "Use " in shown
+
+
+def test_the_command_shows_the_result_and_writes_the_report(
+    trees: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["compare", str(trees), *flags(), "--seeds", "1", "-o", str(tmp_path / "cmp")])
+    out = capsys.readouterr().out
+    assert "Use " in out
+    assert "a quarter of the bytes as int8" in " ".join(out.split())
+    assert "report.html" in out
+    for file in ("report.html", "tables/comparison.csv", "tables/comparison.tex", "figures/accuracy-dimensions.svg"):
+        assert (tmp_path / "cmp" / file).stat().st_size > 500, file
+    table = (tmp_path / "cmp" / "tables" / "comparison.csv").read_text().splitlines()
+    assert len(table) == 1 + 8
+    config = json.loads((tmp_path / "cmp" / "config.json").read_text())
+    assert config["counts"] == {"train": 30, "val": 6, "test": 18}
+    assert config["command"].startswith(f"polycov compare {trees} --methods average isqrt-cov")
+    main(["report", str(tmp_path / "cmp"), "--out", str(tmp_path / "again")])
+    assert (tmp_path / "again" / "report.html").is_file()
+
+
+def test_long_work_reports_lines_without_a_terminal(trees: Path, tmp_path: Path) -> None:
+    lines: list[str] = []
+    compare(trees, out=tmp_path / "cmp", seeds=1, progress=LogProgress(lines.append, seconds=0.0), **TINY)
+    assert any(line.startswith("extracting features with test_resnet: ") for line in lines)
+    assert any("settings: 8 of 8" in line for line in lines)
+    assert any("ipccp-ts, 16, seed 0: test" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_a_killed_comparison_resumes_and_jobs_share_it(trees: Path, tmp_path: Path) -> None:
+    compare(trees, out=tmp_path / "whole", seeds=3, **TINY)
+    broken = tmp_path / "broken"
+    command = [sys.executable, "-m", "polycov", "compare", str(trees), *flags(), "--seeds", "3", "--out", str(broken)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while len(results(broken)) < 5 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    done = results(broken)
+    assert 5 <= len(done) < 24
+    subprocess.run([*command, "--jobs", "2"], check=True, stdout=subprocess.DEVNULL, timeout=240)
+    assert results(broken) == results(tmp_path / "whole")  # a random backbone is the same in every process
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["train", "finetune"])
+def test_other_heads_train(trees: Path, tmp_path: Path, head: str) -> None:
+    options = {**TINY, "methods": ("average", "ipccp-ts"), "dims": (16,), "seeds": 1, "epochs": 1, "head": head}
+    comparison = compare(trees, out=tmp_path / "cmp", **options)
+    assert set(results(tmp_path / "cmp")) == {("average", None, 0), ("ipccp-ts", 16, 0)}
+    assert all(record.measurement.pool_ms > 0 for record in comparison.records)
+    assert (tmp_path / "cmp" / "runs" / "ipccp-ts_16_0" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_the_processes_of_accelerate_launch_share_a_comparison(trees: Path, tmp_path: Path) -> None:
+    options = flags(methods=("average", "gem", "ipccp-ts"), seeds=1, epochs=1, head="train", out=tmp_path / "cmp")
+    launcher = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no"]
+    launcher += ["--dynamo_backend", "no", "--main_process_port", "0", "-m", "polycov"]
+    command = [sys.executable, "-m", "accelerate.commands.launch", *launcher, "compare", str(trees), *options]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert len(results(tmp_path / "cmp")) == 4
+    assert done.stdout.count("report.html") == 1  # one of them speaks
+
+
+def fails(*arguments: str | Path) -> str:
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    return str(stopped.value.code)
+
+
+def test_a_mistake_ends_in_one_sentence(trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fails("compare", "nowhere").startswith("polycov: There is no folder 'nowhere'")
+    write_classes(tmp_path / "one", ["alone"], 4)
+    assert "Expected at least two classes" in fails("compare", "one")
+    write_classes(tmp_path / "text", ["a", "b"], 4)
+    (tmp_path / "text" / "a" / "x.jpg").write_text("not an image")
+    assert "1 of 9 images cannot be read: a/x.jpg" in fails("compare", "text")
+    assert "Expected seeds to be at least 1" in fails("compare", trees, "--seeds", "0")
+    assert "Expected channels to be at least 1" in fails("compare", trees, *flags(channels=-3))
+    assert "from 8 to 16384" in fails("compare", trees, *flags(size=0))
+    assert "There are no validation images" in fails("compare", trees, *flags(), "--val-fraction", "0")
+    assert "GB, and this machine has" in fails("compare", trees, *flags(dims=(2000000000,)))
+    assert "Nothing remains to be compared" in fails("compare", trees, *flags(methods=("ipccp-fit",), dims=(4096,)))
+    assert "is not a comparison" in fails("report", trees)
+
+
+def test_a_folder_holds_one_comparison_and_keeps_it_on_a_full_disk(
+    trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compare(trees, out=tmp_path / "cmp", seeds=1, **TINY)
+    with pytest.raises(PolycovError, match=r"holds a comparison with channels 12, not 10\. Choose another --out"):
+        compare(trees, out=tmp_path / "cmp", seeds=1, **{**TINY, "channels": 10})
+    before = results(tmp_path / "cmp")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("polycov.comparing.comparison_folder.append_json_lines", full)
+    message = fails("compare", trees, *flags(), "--seeds", "2", "--out", tmp_path / "cmp")
+    assert message == "polycov: [Errno 28] No space left on device"
+    assert results(tmp_path / "cmp") == before
+
+
+def test_changed_images_are_not_mixed_with_earlier_records(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "trees", train=8, test=4)
+    options = {**TINY, "seeds": 1, "out": tmp_path / "cmp"}
+    compare(data, **{**options, "methods": ("average",)})
+    compare(data, **{**options, "methods": ("gem",), "val_fraction": 0.20})
+    some = next((data / "test").rglob("*.jpg"))
+    some.write_bytes(next((data / "train").rglob("*.jpg")).read_bytes())
+    with pytest.raises(PolycovError, match="holds a comparison with other images"):
+        compare(data, **{**options, "methods": ("isqrt-cov",)})
+    assert {key[0] for key in results(tmp_path / "cmp")} == {"average", "gem"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_the_first_process_stops_its_helpers(trees: Path, tmp_path: Path, number: int) -> None:
+    command = [sys.executable, "-m", "polycov", "compare", str(trees), *flags(), "--seeds", "400", "--jobs", "2"]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path / "cmp")], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 120
+    while len(results(tmp_path / "cmp")) < 5 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert errors.decode().strip() == "polycov: stopped. Run the same command again to resume."
+    done = len(results(tmp_path / "cmp"))
+    time.sleep(1.0)
+    assert 5 <= len(results(tmp_path / "cmp")) == done < 3200
+
+
+def test_the_backbone_limits_the_channels_and_few_images_the_components(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "trees", train=3, test=2)
+    lines: list[str] = []
+    options = {**TINY, "channels": None, "methods": ("isqrt-cov", "fewer-channels", "ipccp-fit")}
+    options |= {"dims": (10, 2000, 3000), "seeds": 1, "progress": LogProgress(lines.append)}
+    compare(data, out=tmp_path / "cmp", **options)
+    assert set(results(tmp_path / "cmp")) == {("isqrt-cov", None, 0), ("fewer-channels", 10, 0)}
+    assert any("skipped: ipccp-fit at 10, 2000, 3000: a projection needs as many" in line for line in lines)

@@ -1,0 +1,24 @@
+from pathlib import Path
+
+import pytest
+
+from fake_images import write_data
+from polycov.training.train import train
+
+
+@pytest.fixture(scope="session")
+def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_data(tmp_path_factory.mktemp("data") / "trees", train=6, test=3)
+
+
+@pytest.fixture(scope="session")
+def finished(trees: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run: a probe on a small random backbone."""
+    folder = tmp_path_factory.mktemp("runs") / "probe"
+    small = {"backbone": "test_resnet", "weights": "none", "stage": 2, "size": 64, "workers": 0}
+    return train(trees, folder, cache=folder.parent / "cache", probe=True, dim=32, channels=8, **small).folder
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLYCOV_CACHE", str(tmp_path / "cache"))

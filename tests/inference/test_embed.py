@@ -1,0 +1,129 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+import polycov
+from fake_images import fake_image
+from polycov.data.transforms import Preprocessing
+from polycov.errors import PolycovError
+from polycov.inference.embed import EmbedOptions, embed
+from polycov.inference.embedding_folder import EmbeddingFolder
+from polycov.models.backbones import Backbone
+
+SPEC = "covariance | sqrt(5) | tensor_sketch(32)"
+SMALL: dict[str, Any] = {"size": 64, "stage": 2, "workers": 0}
+RANDOM: dict[str, Any] = {**SMALL, "backbone": "test_resnet", "weights": "none"}
+
+
+def test_embedding_a_spec_is_the_pool_on_the_backbone(trees: Path, tmp_path: Path) -> None:
+    embeddings = embed(SPEC, trees / "test", tmp_path / "features", format="npz", shard_size=4, **SMALL)
+    names, features = embeddings.load()
+    assert features.shape == (9, 32)
+    assert (embeddings.images, embeddings.dimensions, embeddings.shards) == (9, 32, 3)
+    backbone = Backbone(stage=2).eval()
+    pool = polycov.create_pool(SPEC, backbone.num_features)
+    for name, feature in list(zip(names, features, strict=True))[:2]:
+        x = Preprocessing(64, 64)(Image.open(name))
+        expected = pool(backbone(x[None]))[0].detach().numpy()
+        np.testing.assert_allclose(feature, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_int8_keeps_a_scale_per_image(trees: Path, tmp_path: Path, kind: str) -> None:
+    exact = embed(SPEC, trees / "test", tmp_path / "exact", format=kind, **RANDOM).load()[1]
+    (shard,) = embed(SPEC, trees / "test", tmp_path / "small", format=kind, dtype="int8", **RANDOM)
+    assert shard.features.dtype == np.int8
+    assert shard.scales is not None
+    np.testing.assert_allclose(shard.values(), exact, atol=0.501 * float(shard.scales.max()), rtol=0)
+    if kind == "parquet":
+        table = pq.read_table(tmp_path / "small")
+        assert table.column_names == ["name", "feature", "scale"]
+
+
+def test_a_method_on_a_random_backbone_resumes_in_another_process(trees: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features"
+    first = embed("average", trees, out, shard_size=5, **RANDOM).load()[1]
+    shard = sorted(out.glob("part-*"))[1]
+    shard.unlink()  # as if interrupted
+    flags = ["--size", "64", "--stage", "2", "--workers", "0", "--backbone", "test_resnet", "--weights", "none"]
+    command = [sys.executable, "-m", "polycov", "embed", "average", str(trees), "-o", str(out), "--shard-size", "5"]
+    subprocess.run([*command, *flags], check=True, timeout=120)
+    again = embed("average", trees, out, shard_size=5, **RANDOM).load()[1]
+    np.testing.assert_allclose(again, first, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_embedding_a_run_resumes_and_processes_share_the_work(finished: Path, trees: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features"
+    names, first = embed(str(finished), trees, out, shard_size=5, workers=0).load()
+    assert len(first) == pq.read_table(out).num_rows == 27
+    shards = sorted(out.glob("part-*.parquet"))
+    for path in (shards[1], shards[3]):
+        path.unlink()
+    kept = shards[0].stat().st_mtime_ns
+    command = [sys.executable, "-m", "polycov", "embed", str(finished), str(trees), "-o", str(out)]
+    command += ["--shard-size", "5", "--workers", "0"]
+    processes = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(timeout=120) for process in processes] == [0, 0]
+    again = embed(str(finished), trees, out, shard_size=5, workers=0).load()
+    assert again[0] == names
+    np.testing.assert_allclose(again[1], first, rtol=1e-3, atol=1e-5)
+    assert shards[0].stat().st_mtime_ns == kept
+    with pytest.raises(PolycovError, match="another shard_size: 5, not 7"):
+        embed(str(finished), trees, out, shard_size=7, workers=0)
+
+
+def test_unreadable_images_stop_it_or_are_skipped_and_remembered(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for i in range(3):
+        fake_image(0, i).save(tmp_path / "in" / f"{i}.png")
+    (tmp_path / "in" / "text.png").write_text("not an image")
+    options = EmbedOptions(str(finished), (tmp_path / "in",), tmp_path / "out", format="npz", dtype="float16")
+    with pytest.raises(PolycovError, match="Skip such images with --broken skip"):
+        embed(options, workers=0)
+    embeddings = embed(options, workers=0, broken="skip")
+    (shard,) = embeddings
+    assert sorted(Path(name).name for name in shard.names) == ["0.png", "1.png", "2.png"]
+    assert shard.features.dtype == np.float16
+    assert [Path(name).name for name in embeddings.skipped] == ["text.png"]
+    assert "1 skipped" in str(embeddings)
+    assert embed(options, workers=0, broken="skip").skipped == embeddings.skipped  # the second time too
+
+
+def test_the_skipped_images_are_on_disk_before_the_shard(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "in").mkdir()
+    fake_image(0, 0).save(tmp_path / "in" / "0.png")
+    (tmp_path / "in" / "text.png").write_text("not an image")
+    options = EmbedOptions(str(finished), (tmp_path / "in",), tmp_path / "out", format="npz")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("polycov.inference.embedding_folder._fill", killed)
+    with pytest.raises(KeyboardInterrupt):
+        embed(options, workers=0, broken="skip")
+    assert [Path(name).name for name in EmbeddingFolder(tmp_path / "out").skipped()] == ["text.png"]
+
+
+def test_damage_and_other_embeddings_are_named(trees: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features"
+    embed("average", trees / "test", out, format="npz", **RANDOM)
+    with pytest.raises(PolycovError, match="another spec: 'average', not 'max'"):
+        embed("max", trees / "test", out, format="npz", **{**RANDOM})
+    (shard,) = out.glob("part-*.npz")
+    shard.write_bytes(shard.read_bytes()[:100])
+    with pytest.raises(PolycovError, match=r"Cannot read the shard .*part-000000\.npz"):
+        EmbeddingFolder(out).shards().__next__()
+    manifest = json.loads((out / "_embedding.json").read_text())
+    (out / "_embedding.json").write_text(json.dumps(manifest | {"images": 2}))
+    with pytest.raises(PolycovError, match="The image list in .* is damaged"):
+        embed("average", trees / "test", out, format="npz", **RANDOM)
