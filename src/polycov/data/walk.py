@@ -1,6 +1,7 @@
 """The walk over image files in folders."""
 
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -54,9 +55,9 @@ def count_images(folder: Path) -> int:
 
 def _walk(root: str, extensions: tuple[str, ...]) -> Iterator[str]:
     seen: set[str] = set()  # real paths of folders
-    folders, links = [(root, os.path.realpath(root))], list[tuple[str, str]]()
+    folders, links = deque([(root, os.path.realpath(root))]), deque[tuple[str, str]]()
     while folders or links:
-        folder, real = folders.pop() if folders else links.pop()
+        folder, real = folders.popleft() if folders else links.popleft()
         if real in seen:
             continue
         seen.add(real)
@@ -67,7 +68,7 @@ def _walk(root: str, extensions: tuple[str, ...]) -> Iterator[str]:
                     names.append(entry.name)
                 elif _is_image(entry, extensions):
                     yield entry.path
-        for name in sorted(names, reverse=True):
+        for name in sorted(names):
             path = os.path.join(folder, name)
             target = os.path.realpath(path)
             if target == os.path.join(real, name):
