@@ -4,7 +4,7 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -58,9 +58,16 @@ def test_a_failed_write_leaves_the_previous_file(tmp_path: Path, error: BaseExce
 
 def test_data_is_on_disk_before_the_file_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
+
+    def record(name: str, real: Callable[..., None]) -> Callable[..., None]:
+        def call(*args: Any) -> None:
+            calls.append(name)
+            real(*args)
+
+        return call
+
     for name in ("fsync", "replace"):
-        real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *args, name=name, real=real: (calls.append(name), real(*args)))
+        monkeypatch.setattr(os, name, record(name, getattr(os, name)))
     write_text(tmp_path / "a.txt", "text")
     assert calls == ["fsync", "replace", "fsync"]  # the last is the folder's
 
