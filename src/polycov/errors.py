@@ -1,4 +1,4 @@
-"""The library's exceptions: all of them are `PolycovError`."""
+"""The exceptions of the library, all of them subclasses of `PolycovError`."""
 
 import difflib
 import math
@@ -7,23 +7,23 @@ from collections.abc import Iterable
 
 
 class PolycovError(ValueError):
-    """An argument that the library cannot use; the message says what was expected, what came, and how to fix it."""
+    """An argument or file the library cannot use. The message says what was expected, what was given, how to fix it."""
 
 
 class SpecError(PolycovError):
-    """A spec string that does not parse, or that names an unknown stage, method or option."""
+    """A spec string that cannot be parsed, or that names an unknown stage, method or option."""
 
 
 class NotFittedError(PolycovError):
-    """A stage that learns from data was used before `pool.fit` or `load_state_dict`."""
+    """A stage fitted to data was used before `pool.fit` or `load_state_dict`."""
 
 
 class MissingDependencyError(PolycovError, ImportError):
-    """A package that an optional part of the library needs is not installed; the message says how to install it."""
+    """An optional package is not installed. The message says how to install it."""
 
 
 class NonFiniteError(PolycovError, ArithmeticError):
-    """Features with NaN or Inf came in, or a result left the range of its floating-point type."""
+    """Features contain NaN or Inf, or a value exceeds the range of its floating-point type."""
 
 
 def known(name: str, names: Iterable[str]) -> str:
@@ -39,25 +39,25 @@ def known(name: str, names: Iterable[str]) -> str:
 
 
 def positive_int(stage: str, argument: str, value: object) -> int:
-    """Returns ``value`` as an int if it is an integer from 1 to 2³¹ − 1, a NumPy integer included.
+    """Returns ``value`` as an int if it is an integer (also a NumPy one) from 1 to 2³¹ − 1.
 
     Raises:
-        PolycovError: if it is anything else.
+        PolycovError: otherwise.
     """
     try:
-        number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+        integer = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        number = 0
-    if not 1 <= number < 2**31:
+        integer = 0
+    if not 1 <= integer < 2**31:
         raise PolycovError(f"Expected {argument} of {stage} to be a positive integer, got {value!r}.")
-    return number
+    return integer
 
 
 def finite_number(stage: str, argument: str, value: object, low: float, high: float) -> float:
     """Returns ``value`` if it is a number strictly between ``low`` and ``high``.
 
     Raises:
-        PolycovError: if it is anything else.
+        PolycovError: otherwise.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not low < value < high:
         kind = "a positive number" if (low, high) == (0, math.inf) else f"a number between {low:g} and {high:g}"
@@ -69,7 +69,7 @@ def true_or_false(stage: str, argument: str, value: object) -> bool:
     """Returns ``value`` if it is True or False.
 
     Raises:
-        PolycovError: if it is anything else.
+        PolycovError: otherwise.
     """
     if not isinstance(value, bool):
         raise PolycovError(f"Expected {argument} of {stage} to be True or False, got {value!r}.")

@@ -1,7 +1,7 @@
 """How library code reports what it is doing: one small interface that the caller may pass.
 
-The library never prints. `Progress` itself is silent; `LogProgress` writes plain lines, for a log file, a notebook or a
-job without a terminal; the command line has a third, with bars, in `polycov.commands.terminal`.
+The library never prints. `Progress` is silent; `LogProgress` writes plain lines for a log file, a notebook or a job
+without a terminal; the command line has a third with progress bars, in `polycov.commands.terminal`.
 """
 
 import logging
@@ -14,12 +14,12 @@ from polycov.system.tables import Table
 
 
 class Task:
-    """A piece of work of known length, as a context manager. This one shows nothing.
+    """A task of known length, as a context manager. This one shows nothing.
 
     Attributes:
         description: what is being done, such as "extracting features".
         total: the number of steps.
-        completed: how many of them are done.
+        completed: the number of steps done.
     """
 
     def __init__(self, description: str, total: int) -> None:
@@ -34,15 +34,15 @@ class Task:
         return None
 
     def advance(self, steps: int = 1, status: str = "") -> None:
-        """Reports that ``steps`` more are done; ``status`` is a short remark, such as the loss."""
+        """Reports that ``steps`` more are done. ``status`` is a short remark, such as the loss."""
         self.update(self.completed + steps, status)
 
     def update(self, completed: int, status: str = "") -> None:
-        """Reports how many steps are done in all."""
+        """Reports the number of steps done, including those of an earlier, interrupted run."""
         self.completed = completed
 
     def show(self, table: Table) -> None:
-        """Offers a table of intermediate results, for those who can show one."""
+        """Offers a table of intermediate results."""
 
 
 class Progress:
@@ -57,10 +57,10 @@ class Progress:
     """
 
     def message(self, text: str) -> None:
-        """Receives a sentence for the user: what was found, decided, skipped or written."""
+        """Receives a sentence for the user: what was read, decided, skipped or written."""
 
     def task(self, description: str, total: int) -> Task:
-        """Begins a task; use it in a ``with`` statement."""
+        """Starts a task; use it in a ``with`` statement."""
         return Task(description, total)
 
 
@@ -68,41 +68,53 @@ SILENT = Progress()
 
 
 class LogTask(Task):
-    """A task that writes a line every so often, and one at its end."""
+    """A task that writes a line every ``seconds``, and one at its end if it took that long."""
 
     def __init__(self, description: str, total: int, write: Callable[[str], object], seconds: float) -> None:
         super().__init__(description, total)
         self._write, self._seconds = write, seconds
-        self._began = self._last = time.monotonic()
-        self._done_before: int | None = None
+        self._began = self._last_line = time.monotonic()
+        self._baseline: tuple[float, int] | None = None  # when, and with how many steps done, this run began
         self._status = ""
 
+    def advance(self, steps: int = 1, status: str = "") -> None:
+        """Writes a line if the last one is old enough."""
+        self._baseline = self._baseline or (self._began, self.completed)
+        super().advance(steps, status)
+
     def update(self, completed: int, status: str = "") -> None:
-        """Writes a line if the last one was long enough ago."""
-        if self._done_before is None:
-            self._done_before = min(completed, self.completed)
+        """Writes a line if the last one is old enough."""
+        now = time.monotonic()
+        self._baseline = self._baseline or (now, completed)
         super().update(completed, status)
         self._status = status or self._status
-        if time.monotonic() - self._last >= self._seconds and completed < self.total:
-            self._last = time.monotonic()
-            self._write(self._line())
+        if now - self._last_line >= self._seconds and completed < self.total:
+            self._last_line = now
+            self._write(self._line(now))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if time.monotonic() - self._began >= self._seconds:  # short work is not worth a line
-            self._write(self._line())
+        now = time.monotonic()
+        if now - self._began >= self._seconds:
+            self._write(self._line(now))
 
-    def _line(self) -> str:
-        elapsed = time.monotonic() - self._began
-        done, left = self.completed - (self._done_before or 0), self.total - self.completed
-        rest = f", {duration(elapsed * left / done)} left" if done > 0 and left > 0 else ""
+    def _line(self, now: float) -> str:
+        time_left = self._time_left(now)
         status = f", {self._status}" if self._status else ""
-        return f"{self.description}: {self.completed} of {self.total} after {duration(elapsed)}{rest}{status}"
+        progress = f"{self.completed} of {self.total} after {duration(now - self._began)}"
+        return f"{self.description}: {progress}{time_left}{status}"
+
+    def _time_left(self, now: float) -> str:
+        if self._baseline is None:
+            return ""
+        seconds, steps = now - self._baseline[0], self.completed - self._baseline[1]
+        steps_left = self.total - self.completed
+        return f", {duration(seconds * steps_left / steps)} left" if steps > 0 and steps_left > 0 else ""
 
 
 class LogProgress(Progress):
-    """Writes messages, and a line per task every ``seconds``: for logs, notebooks and jobs without a terminal.
+    """Writes messages, and one line per task every ``seconds``: for logs, notebooks and jobs without a terminal.
 
     Args:
         write: receives each line; by default the logger "polycov", at level INFO.
@@ -124,12 +136,12 @@ class LogProgress(Progress):
         self._write(text)
 
     def task(self, description: str, total: int) -> Task:
-        """Begins a task that writes lines."""
+        """Starts a task that writes lines."""
         return LogTask(description, total, self._write, self._seconds)
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration as people say it.
+    """Returns a duration in seconds, minutes or hours, whichever suits.
 
     Example:
         >>> duration(50), duration(150), duration(9000)

@@ -5,16 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from rich.console import Console
 
-from pictures import picture, write_classes, write_data
-from polycov.data import Samples, read_data
-from polycov.data.broken import look_for_broken, without_broken
-from polycov.data.images import Files, check, decode, hold_out
+from fake_images import make_image, write_classes, write_data
+from polycov.data import ImageData, Samples, read_data
+from polycov.data.images import Files, decode, hold_out, join, require_trainable
 from polycov.errors import PolycovError
-from polycov.system.files import read_json, write_json
-
-QUIET = Console(quiet=True)
 
 
 @pytest.fixture
@@ -26,112 +21,125 @@ def names(samples: Samples) -> set[str]:
     return {samples.name(i) for i in range(len(samples))}
 
 
-def test_held_out_pictures_are_a_share_of_each_class_and_stay_the_same() -> None:
+def test_held_out_images_are_a_fraction_of_each_class_and_reproducible() -> None:
     samples = Samples(Files(Path()), [f"{c}/{i}" for c in "ab" for i in range(20)], [0] * 20 + [1] * 20)
-    stay, held = hold_out(samples, 0.25, seed=3)
-    assert Counter(held.labels) == {0: 5, 1: 5}
-    assert names(stay) | names(held) == names(samples)
-    assert not names(stay) & names(held)
-    shuffled = samples.select(reversed(range(40)))
-    assert names(hold_out(shuffled, 0.25, seed=3)[1]) == names(held)  # whatever the order on the disk
-    assert names(hold_out(samples, 0.25, seed=4)[1]) != names(held)
+    remaining, held_out = hold_out(samples, 0.25, seed=3)
+    assert Counter(held_out.labels) == {0: 5, 1: 5}
+    assert names(remaining) | names(held_out) == names(samples)
+    assert not names(remaining) & names(held_out)
+    reordered = samples.select(reversed(range(40)))
+    assert names(hold_out(reordered, 0.25, seed=3)[1]) == names(held_out)  # the order on disk does not matter
+    assert names(hold_out(samples, 0.25, seed=4)[1]) != names(held_out)
 
 
-def test_every_class_keeps_a_training_picture() -> None:
+def test_held_out_images_are_those_of_earlier_versions() -> None:
+    samples = Samples(Files(Path()), [f"{c}/{i}" for c in "ab" for i in range(6)], [0] * 6 + [1] * 6)
+    assert hold_out(samples, 0.4, seed=3)[1].items == ["a/0", "a/4", "b/0", "b/1"]
+
+
+def test_every_class_keeps_a_training_image() -> None:
     samples = Samples(Files(Path()), ["a", "b", "c"], [0, 1, 1])
-    stay, held = hold_out(samples, 0.9, seed=0)
-    assert Counter(stay.labels) == {0: 1, 1: 1}
-    assert Counter(held.labels) == {1: 1}
+    remaining, held_out = hold_out(samples, 0.9, seed=0)
+    assert Counter(remaining.labels) == {0: 1, 1: 1}
+    assert Counter(held_out.labels) == {1: 1}
 
 
-def test_validation_is_held_out_of_training_and_the_test_part_is_left_alone(trees: Path) -> None:
-    data = read_data(str(trees), val_fraction=0.2)
-    assert {part: len(samples) for part, samples in data.parts.items()} == {"train": 24, "val": 6, "test": 12}
-    assert all(name.startswith("test/") for name in names(data["test"]))
-    assert not names(data["train"]) & names(data["val"])
-    whole = read_data(str(trees), val_fraction=0)
-    assert len(whole["train"]) == 30
-    assert len(whole["val"]) == 0
-
-
-def test_fingerprints_tell_splits_and_pictures_apart(trees: Path) -> None:
-    one, other = read_data(str(trees), split_seed=0), read_data(str(trees), split_seed=1)
-    assert one.fingerprint() != other.fingerprint()
-    before = one.fingerprint(stamps=True)
-    assert before == other.fingerprint(stamps=True)  # the same pictures
-    picture(2, 999).save(trees / "test" / "cedar" / "010.jpg")
-    assert read_data(str(trees)).fingerprint() == one.fingerprint()
+def test_fingerprints_tell_splits_and_images_apart(trees: Path) -> None:
+    data, other_split = read_data(str(trees), split_seed=0), read_data(str(trees), split_seed=1)
+    assert data.fingerprint() != other_split.fingerprint()
+    before = data.fingerprint(stamps=True)
+    assert before == other_split.fingerprint(stamps=True)  # the same images
+    make_image(2, 999).save(trees / "test" / "cedar" / "010.jpg")
+    assert read_data(str(trees)).fingerprint() == data.fingerprint()
     assert read_data(str(trees)).fingerprint(stamps=True) != before
 
 
-def test_pictures_come_upright_in_rgb_on_white(tmp_path: Path) -> None:
+def test_all_samples_are_in_the_order_of_their_names(trees: Path) -> None:
+    data = read_data(str(trees))
+    samples = data.all_samples()
+    ordered = [samples.name(i) for i in range(len(samples))]
+    assert ordered == sorted(set().union(*(names(split) for split in data.splits.values())))
+    assert len(ordered) == 42
+    assert all(data.classes[samples.labels[i]] in name for i, name in enumerate(ordered))
+
+
+def test_joined_splits_and_excluded_names(trees: Path) -> None:
+    data = read_data(str(trees))
+    joined = join([data["train"], data["val"]])
+    assert names(joined) == names(data["train"]) | names(data["val"])
+    excluded = {data["train"].name(0), data["test"].name(1)}
+    remaining = data.without(excluded)
+    assert names(data.all_samples()) - names(remaining.all_samples()) == excluded
+
+
+def test_images_are_upright_rgb_on_white(tmp_path: Path) -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: show it turned by 90 degrees
-    picture(0, 0).resize((30, 20)).save(tmp_path / "turned.jpg", exif=exif)
+    exif[0x0112] = 6  # orientation: rotated by 90 degrees
+    make_image(0, 0).resize((30, 20)).save(tmp_path / "rotated.jpg", exif=exif)
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "clear.png")
     Image.new("P", (4, 4)).save(tmp_path / "palette.gif")
-    assert decode(Image.open(tmp_path / "turned.jpg")).size == (20, 30)
+    assert decode(Image.open(tmp_path / "rotated.jpg")).size == (20, 30)
     assert decode(Image.open(tmp_path / "clear.png")).getpixel((0, 0)) == (255, 255, 255)
     assert decode(Image.open(tmp_path / "palette.gif")).mode == "RGB"
 
 
-def test_deep_pictures_are_scaled_not_cut_off(tmp_path: Path) -> None:
+def test_images_of_16_and_32_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
     ramp = np.linspace(0, 65535, 256).reshape(16, 16)
     Image.fromarray(ramp.astype(np.uint16)).save(tmp_path / "16.png")
     Image.fromarray((ramp / 65535).astype(np.float32)).save(tmp_path / "unit.tiff")
     for name in ("16.png", "unit.tiff"):
-        found = np.asarray(decode(Image.open(tmp_path / name)))[..., 0].astype(float)
-        np.testing.assert_allclose(found, ramp / 257, atol=1)
-    Image.fromarray((ramp * 10).astype(np.float32)).save(tmp_path / "strange.tiff")
-    samples = Samples(Files(tmp_path), ["strange.tiff"], [0])
-    with pytest.raises(PolycovError, match=r"'strange.tiff': its values go from 0 to 655350"):
+        red = np.asarray(decode(Image.open(tmp_path / name)))[..., 0].astype(float)
+        np.testing.assert_allclose(red, ramp / 257, atol=1)
+    Image.fromarray((ramp * 10).astype(np.float32)).save(tmp_path / "large.tiff")
+    samples = Samples(Files(tmp_path), ["large.tiff"], [0])
+    with pytest.raises(PolycovError, match=r"'large.tiff': expected values from 0 to 255, got 0 to 655350"):
         samples.image(0)
 
 
-def test_what_may_be_repaired_is_not_remembered(trees: Path, tmp_path: Path) -> None:
-    link = trees / "train" / "ash" / "link.jpg"
-    link.symlink_to(tmp_path / "later.jpg")
-    data = read_data(str(trees), val_fraction=0)
-    assert list(look_for_broken(data, tmp_path, QUIET)) == ["train/ash/link.jpg"]
-    picture(0, 5).save(tmp_path / "later.jpg")
-    assert look_for_broken(read_data(str(trees), val_fraction=0), tmp_path, QUIET) == {}
-
-
-def test_links_in_a_circle_count_no_picture_twice(trees: Path) -> None:
-    (trees / "train" / "ash" / "loop").symlink_to(trees)
-    assert len(read_data(str(trees), val_fraction=0)["train"]) == 30
-    assert {label for label in read_data(str(trees)).classes} == {"ash", "birch", "cedar"}
+def test_unreadable_images_are_named_with_a_short_reason(tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("not an image")
+    samples = Samples(Files(tmp_path), ["text.jpg", "absent.jpg"], [0, 0])
+    with pytest.raises(PolycovError, match=r"^Cannot read the image 'text.jpg': it is not an image\.$"):
+        samples.image(0)
+    with pytest.raises(PolycovError, match=r"^Cannot read the image 'absent.jpg': it is missing\.$"):
+        samples.image(1)
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:
     write_classes(tmp_path / "x", ["a", "b"], 4)
     name = os.fsdecode(b"caf\xe9.png")
-    picture(0, 9).save(tmp_path / "x" / "a" / "plain.png")
+    make_image(0, 9).save(tmp_path / "x" / "a" / "plain.png")
     (tmp_path / "x" / "a" / "plain.png").rename(tmp_path / "x" / "a" / name)
     data = read_data(str(tmp_path / "x"), val_fraction=0)
+    assert f"a/{name}" in names(data.all_samples())
     assert len(data.fingerprint()) == len(data.fingerprint(stamps=True)) == 64
-    write_json(tmp_path / "names.json", [name])
-    assert read_json(tmp_path / "names.json") == [name]
 
 
-def test_broken_pictures_stop_or_are_left_out_by_name(trees: Path, tmp_path: Path) -> None:
-    (trees / "train" / "ash" / "text.jpg").write_text("no picture")
-    whole = (trees / "train" / "ash" / "000.jpg").read_bytes()
-    (trees / "train" / "birch" / "cut.jpg").write_bytes(whole[: len(whole) // 2])
-    data = read_data(str(trees), val_fraction=0)
-    with pytest.raises(PolycovError, match=r"2 of 44 pictures cannot be read: .*text.jpg .*--broken skip"):
-        without_broken(data, look_for_broken(data, tmp_path, QUIET), "stop", QUIET)
-    kept = without_broken(data, look_for_broken(data, tmp_path, QUIET), "skip", QUIET)
-    assert names(data["train"]) - names(kept["train"]) == {"train/ash/text.jpg", "train/birch/cut.jpg"}
-    assert len(list((tmp_path / "checked").iterdir())) == 1  # known for the next time
-    with pytest.raises(PolycovError, match=r"Cannot read the image 'train/ash/text.jpg': it is not a picture"):
-        data["train"].image(sorted(names(data["train"])).index("train/ash/text.jpg"))
+def make_data(classes: list[str], train: list[int], test: list[int]) -> ImageData:
+    source = Files(Path())
+    splits = {
+        "train": Samples(source, [f"train/{i}" for i in range(len(train))], train),
+        "val": Samples(source, [], []),
+        "test": Samples(source, [f"test/{i}" for i in range(len(test))], test),
+    }
+    return ImageData("trees", classes, splits)  # type: ignore[arg-type]
 
 
-def test_a_class_with_nothing_but_broken_pictures_is_named(tmp_path: Path) -> None:
-    write_classes(tmp_path / "x", ["a", "b"], 4)
-    (tmp_path / "x" / "c").mkdir()
-    (tmp_path / "x" / "c" / "1.png").write_text("no picture")
-    data = read_data(str(tmp_path / "x"), test_fraction=0.3, val_fraction=0)
-    with pytest.raises(PolycovError, match="There are no training pictures of 'c'"):
-        check(without_broken(data, look_for_broken(data, tmp_path, QUIET), "skip", QUIET))
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (make_data(["ash"], [0], [0]), r"^Expected at least two classes in 'trees', got 1: \['ash'\]\.$"),
+        (make_data(["Ash", "ash "], [0, 1], [0]), r"^Duplicate class names in 'trees': 'Ash', 'ash '\. Rename them\.$"),
+        (make_data(["ash", "oak"], [], [0]), r"^There are no train images in 'trees'\.$"),
+        (make_data(["ash", "oak"], [0, 1], []), r"^There are no test images in 'trees'\.$"),
+        (make_data(["ash", "oak"], [0, 0], [1]), r"^There are no training images of 'oak' in 'trees'\.$"),
+    ],
+)
+def test_untrainable_data_is_refused(data: ImageData, message: str) -> None:
+    with pytest.raises(PolycovError, match=message):
+        require_trainable(data)
+
+
+def test_trainable_data_is_returned() -> None:
+    data = make_data(["ash", "oak"], [0, 1], [1])
+    assert require_trainable(data) is data

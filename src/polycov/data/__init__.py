@@ -1,4 +1,4 @@
-"""Pictures with classes: one argument names them, whatever their layout."""
+"""Images with classes: one argument names them, whatever their layout."""
 
 from polycov.data.images import ImageData, Samples
 from polycov.data.read import read_data

@@ -1,72 +1,93 @@
-"""Finding broken pictures before they end a run."""
+"""Broken images, found before they end a run."""
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from rich.console import Console
-
-from polycov.data.images import ImageData, Samples
+from polycov.data.images import ImageData, Samples, decode
 from polycov.errors import PolycovError
-from polycov.progress import ticking
+from polycov.progress import SILENT, Progress
 from polycov.system.files import read_json, write_json
 
 Broken = Literal["stop", "skip"]
+FORMAT_VERSION = 2
+REPAIRABLE = ("PermissionError", "FileNotFoundError")  # without a change of the image's stamp
+CHUNK = 64  # images per unit of work
 
 
-def find_broken(samples: Samples, workers: int, tick: Callable[[int], object]) -> dict[str, str]:
-    """Decodes every picture once; returns the names of those that cannot be read, with the reason."""
+def find_broken(data: ImageData, cache: Path, *, workers: int = 2, progress: Progress = SILENT) -> dict[str, str]:
+    """Returns the names of unreadable images, with the reason.
 
-    def look(index: int) -> tuple[str, str] | None:
-        try:
-            with samples.source.open(samples.items[index]) as image:
-                image.draft("RGB", (64, 64))  # a JPEG is read to its end all the same, but in small
-                image.load()
-        except Exception as error:  # Pillow and its plugins say no in many ways
-            return samples.name(index), f"{type(error).__name__}: {error}"
-        finally:
-            tick(1)
-        return None
+    Decodes every image once; the result is cached for as long as the images do not change.
 
-    with ThreadPoolExecutor(max(workers, 1)) as pool:
-        return dict(found for found in pool.map(look, range(len(samples))) if found)
-
-
-def look_for_broken(data: ImageData, cache: Path, console: Console, workers: int = 2) -> dict[str, str]:
-    """Returns the pictures that cannot be read, with the reason.
-
-    All are decoded once; the answer is kept for as long as the files do not change.
+    Args:
+        data: whose images.
+        cache: folder of the cache.
+        workers: threads.
+        progress: receives the number of images decoded.
     """
-    whole = data.everything()
-    if whole.source.sound:
+    samples = data.all_samples()
+    if samples.source.always_readable:
         return {}
-    known = cache / "checked" / f"{data.fingerprint(stamps=True)[:32]}.json"
-    if known.is_file():
-        before = read_json(known)
-        if isinstance(before, dict):
-            return before
-    with ticking(console, "looking for broken pictures", len(whole)) as tick:
-        found = find_broken(whole, workers, tick)
-    if not any(reason.startswith(("PermissionError", "FileNotFoundError")) for reason in found.values()):
-        known.parent.mkdir(parents=True, exist_ok=True)  # those may be repaired without a trace
-        write_json(known, found)
-    return found
+    path = cache / "checked" / f"{data.fingerprint(stamps=True)[:32]}.json"
+    cached = _read_cached(path)
+    if cached is not None:
+        return cached
+    unreadable: dict[str, str] = {}
+    chunks = [range(i, min(i + CHUNK, len(samples))) for i in range(0, len(samples), CHUNK)]
+    with progress.task("checking images", len(samples)) as task, ThreadPoolExecutor(max(workers, 1)) as pool:
+        for chunk, problems in zip(chunks, pool.map(lambda chunk: _unreadable(samples, chunk), chunks), strict=True):
+            unreadable |= problems
+            task.advance(len(chunk))
+    if not any(reason.startswith(REPAIRABLE) for reason in unreadable.values()):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"version": FORMAT_VERSION, "unreadable": unreadable})
+    return unreadable
 
 
-def without_broken(data: ImageData, found: dict[str, str], broken: Broken, console: Console) -> ImageData:
-    """Returns the data without the pictures that cannot be read, or stops if there are any, as asked.
+def _read_cached(path: Path) -> dict[str, str] | None:
+    try:
+        value: Any = read_json(path)
+    except PolycovError:  # missing or damaged
+        return None
+    valid = isinstance(value, dict) and value.get("version") == FORMAT_VERSION
+    return value["unreadable"] if valid else None
+
+
+def _unreadable(samples: Samples, indices: Iterable[int]) -> dict[str, str]:
+    problems = {}
+    for i in indices:
+        try:
+            image = samples.source.open(samples.items[i])
+            image.draft("RGB", (64, 64))  # a JPEG is read to its end, but decoded at a small size
+            decode(image)
+        except Exception as error:  # Pillow and its plugins raise many kinds
+            problems[samples.name(i)] = f"{type(error).__name__}: {error}"
+    return problems
+
+
+def exclude_broken(
+    data: ImageData, unreadable: dict[str, str], broken: Broken, progress: Progress = SILENT
+) -> ImageData:
+    """Returns the data without unreadable images, or raises if there are any.
+
+    Args:
+        data: from which `find_broken` got ``unreadable``.
+        unreadable: names with reasons.
+        broken: "stop" raises, "skip" excludes the images and reports them.
+        progress: receives the message.
 
     Raises:
-        PolycovError: if there are broken pictures and ``broken`` is "stop".
+        PolycovError: if there are unreadable images and ``broken`` is "stop".
     """
-    if not found:
+    if not unreadable:
         return data
-    names = sorted(found)
-    shown = "; ".join(f"{name} ({found[name].partition(':')[0]})" for name in names[:10])
-    count = sum(len(samples) for samples in data.parts.values())
-    message = f"{len(found)} of {count} pictures cannot be read: {shown}{'; …' if len(found) > 10 else ''}"
+    names = sorted(unreadable)
+    shown = "; ".join(f"{name} ({unreadable[name].partition(':')[0]})" for name in names[:10])
+    count = sum(len(samples) for samples in data.splits.values())
+    message = f"{len(names)} of {count} images are unreadable: {shown}{'; …' if len(names) > 10 else ''}"
     if broken == "stop":
-        raise PolycovError(f"{message}. Remove them, or leave them out with --broken skip.")
-    console.print(f"left out: {message}", soft_wrap=True, markup=False)
-    return data.without(set(found))
+        raise PolycovError(f"{message}. Remove them, or skip them with --broken skip.")
+    progress.message(f"Skipped: {message}.")
+    return data.without(set(names))

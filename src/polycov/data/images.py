@@ -1,4 +1,4 @@
-"""A set of pictures: where each one is, its class, and the parts training, validation and test."""
+"""A data set of images: where each image is, its class, and the splits train, val and test."""
 
 import hashlib
 import os
@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -14,32 +14,33 @@ from PIL import Image, ImageOps
 
 from polycov.errors import PolycovError
 
-Part = str  # "train", "val" or "test"
+Split = Literal["train", "val", "test"]
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 class Source(Protocol):
-    """Where pictures come from; an item is whatever the source needs to find one of them."""
+    """Where images come from. An item is what the source needs to find one of them."""
 
     def open(self, item: Any) -> Image.Image:
-        """Returns a picture, perhaps not decoded yet."""
+        """Returns an image, possibly not decoded yet."""
 
     def name(self, item: Any) -> str:
-        """Returns the name of a picture, unlike all others of the source."""
+        """Returns the name of an image, unique within the source."""
 
     def stamp(self, item: Any) -> str:
-        """Returns what changes when the picture does."""
+        """Returns a text that changes when the image does."""
 
     @property
-    def sound(self) -> bool:
-        """Whether no picture can be broken."""
+    def always_readable(self) -> bool:
+        """Whether no image can be broken."""
 
 
 @dataclass(frozen=True)
 class Files:
-    """Picture files below a folder; an item is a path relative to it."""
+    """Image files below a folder. An item is a path relative to it."""
 
     root: Path
-    sound = False
+    always_readable = False
 
     def open(self, item: str) -> Image.Image:
         """Opens a file."""
@@ -50,22 +51,22 @@ class Files:
         return item
 
     def stamp(self, item: str) -> str:
-        """Folder, size and time of change."""
+        """Folder, size and modification time."""
         try:
             status = os.stat(self.root / item)
         except OSError:
-            return "not there"
+            return "missing"
         return f"{self.root.resolve()} {status.st_size} {status.st_mtime_ns}"
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Pictures of one part, by number.
+    """The images of one split, by index.
 
     Attributes:
         source: where they come from.
-        items: what the source finds them by.
-        labels: the number of the class of each.
+        items: one per image, for the source.
+        labels: the index of the class of each image.
     """
 
     source: Source
@@ -76,14 +77,14 @@ class Samples:
         return len(self.items)
 
     def name(self, index: int) -> str:
-        """Returns the name of a picture."""
+        """Returns the name of an image."""
         return self.source.name(self.items[index])
 
     def image(self, index: int) -> Image.Image:
-        """Returns a picture in RGB, upright.
+        """Returns an image in RGB, upright.
 
         Raises:
-            PolycovError: if it cannot be read; the message has its name.
+            PolycovError: if it cannot be read; the message names it.
         """
         try:
             return decode(self.source.open(self.items[index]))
@@ -91,13 +92,13 @@ class Samples:
             raise PolycovError(f"Cannot read the image {self.name(index)!r}: {_reason(error)}.") from error
 
     def select(self, indices: Iterable[int]) -> "Samples":
-        """Returns some of the pictures."""
+        """Returns the images with these indices."""
         chosen = list(indices)
         return Samples(self.source, [self.items[i] for i in chosen], [self.labels[i] for i in chosen])
 
 
 def decode(image: Image.Image) -> Image.Image:
-    """Returns a picture decoded, turned upright as its camera says, without transparency, in RGB."""
+    """Returns an image decoded, rotated according to its EXIF data, on white where transparent, in RGB."""
     with image:
         image.load()
         upright = _eight_bits(ImageOps.exif_transpose(image))
@@ -109,122 +110,121 @@ def decode(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """A picture of 16 or 32 bits a channel with 8, by its range; converting it plainly would cut off what is above."""
+    """Scales an image of 16 or 32 bits per channel to 8 bits; Pillow's own conversion would clip it."""
     if not image.mode.startswith(("I", "F")):
         return image
     values = np.asarray(image, dtype=np.float64)
-    high = float(values.max(initial=0))
-    tops = (1.0, 255.0) if image.mode == "F" else (255.0, 65535.0)
-    top = next((top for top in tops if high <= top), None)
-    if top is None or not values.min(initial=0) >= 0:
-        raise ValueError(f"its values go from {values.min():g} to {high:g}, and a picture's from 0 to {tops[-1]:g}")
-    top = 65535.0 if image.mode.startswith("I;16") else top
-    return Image.fromarray(np.round(values * (255 / top)).astype(np.uint8))
+    largest = float(values.max(initial=0))
+    scales = (1.0, 255.0) if image.mode == "F" else (255.0, 65535.0)
+    scale = next((scale for scale in scales if largest <= scale), None)
+    if scale is None or not values.min(initial=0) >= 0:
+        raise ValueError(f"expected values from 0 to {scales[-1]:g}, got {values.min():g} to {largest:g}")
+    scale = 65535.0 if image.mode.startswith("I;16") else scale
+    return Image.fromarray(np.round(values * (255 / scale)).astype(np.uint8))
 
 
 def _reason(error: Exception) -> str:
-    """A short reason; Pillow's for a file that is no picture names the whole path again."""
+    """A short reason; Pillow's own would repeat the whole path."""
     if isinstance(error, FileNotFoundError):
-        return "it is not there"
-    return "it is not a picture" if "cannot identify" in str(error) else str(error).rstrip(".")
+        return "it is missing"
+    return "it is not an image" if "cannot identify" in str(error) else str(error).rstrip(".")
 
 
 @dataclass(frozen=True)
 class ImageData:
-    """Pictures with classes, in parts.
+    """Images with classes, in splits.
 
     Attributes:
         name: of the data.
-        classes: their names; a label is a number into them.
-        parts: "train", "val" (held out of training, for every choice; may be empty) and "test" (only ever measured).
-        squash: whether pictures are to be made square by squeezing rather than cropping, as is usual for this data.
-        margin: the side to resize to over the side that is cut out.
-        side: of the pictures as a network is to see them, if nothing else is asked for.
-        notes: what was decided in reading, to tell the user.
+        classes: their names; a label is an index into them.
+        splits: "train", "val" (held out of training, for every choice; may be empty) and "test" (only ever measured).
+        squash: whether images are squashed to a square rather than cropped, as is usual for this data.
+        resize_margin: the side to resize to over the side of the crop.
+        size: the default side of the images that a network sees.
+        notes: decisions made while reading, for the user.
     """
 
     name: str
     classes: list[str]
-    parts: dict[Part, Samples]
+    splits: dict[Split, Samples]
     squash: bool = False
-    margin: float = 1.0
-    side: int = 320
+    resize_margin: float = 1.0
+    size: int = 320
     notes: list[str] = field(default_factory=list)
 
-    def __getitem__(self, part: Part) -> Samples:
-        return self.parts[part]
+    def __getitem__(self, split: Split) -> Samples:
+        return self.splits[split]
 
-    def everything(self) -> Samples:
-        """Returns the pictures of all parts in the order of their names, whatever the split."""
-        whole = join(list(self.parts.values()))
-        return whole.select(sorted(range(len(whole)), key=whole.name))
+    def all_samples(self) -> Samples:
+        """Returns the images of all splits in the order of their names, however they are split."""
+        samples = join(list(self.splits.values()))
+        return samples.select(sorted(range(len(samples)), key=samples.name))
 
     def fingerprint(self, *, stamps: bool = False) -> str:
-        """Returns a digest of the names, classes and parts; with ``stamps`` of the pictures, whatever their parts."""
+        """Returns a digest of names, classes and splits; with ``stamps`` one of the images, however they are split."""
         digest = hashlib.sha256()
         if stamps:
-            whole = self.everything()
-            for i, item in enumerate(whole.items):
-                digest.update(os.fsencode(f"{whole.name(i)}\0{whole.source.stamp(item)}\n"))
+            samples = self.all_samples()
+            for i, item in enumerate(samples.items):
+                digest.update(os.fsencode(f"{samples.name(i)}\0{samples.source.stamp(item)}\n"))
         else:
             digest.update(os.fsencode("\n".join(self.classes)))
-            for part, samples in self.parts.items():
+            for split, samples in self.splits.items():
                 for i, label in enumerate(samples.labels):
-                    digest.update(os.fsencode(f"{part}\0{samples.name(i)}\0{label}\n"))
+                    digest.update(os.fsencode(f"{split}\0{samples.name(i)}\0{label}\n"))
         return digest.hexdigest()
 
-    def without(self, broken: set[str]) -> "ImageData":
-        """Returns the data without the pictures of these names."""
-        parts = {
-            part: samples.select(i for i in range(len(samples)) if samples.name(i) not in broken)
-            for part, samples in self.parts.items()
+    def without(self, names: set[str]) -> "ImageData":
+        """Returns the data without the images of these names."""
+        splits = {
+            split: samples.select(i for i in range(len(samples)) if samples.name(i) not in names)
+            for split, samples in self.splits.items()
         }
-        return replace(self, parts=parts)
+        return replace(self, splits=splits)
 
 
-def join(parts: Sequence[Samples]) -> Samples:
-    """Returns all pictures of several parts of one source."""
-    items = [item for part in parts for item in part.items]
-    return Samples(parts[0].source, items, [label for part in parts for label in part.labels])
+def join(splits: Sequence[Samples]) -> Samples:
+    """Returns the images of several splits of one source."""
+    items = [item for samples in splits for item in samples.items]
+    return Samples(splits[0].source, items, [label for samples in splits for label in samples.labels])
 
 
-def check(data: ImageData) -> ImageData:
-    """Returns the data if one can learn from it.
+def require_trainable(data: ImageData) -> ImageData:
+    """Returns the data if a classifier can be trained and tested on it.
 
     Raises:
-        PolycovError: if it has fewer than two classes, two of the same name, a class without training pictures, or
-            no test pictures.
+        PolycovError: if it has fewer than two classes, duplicate class names, a class without training images, or no
+            test images.
     """
     if len(data.classes) < 2:
         raise PolycovError(f"Expected at least two classes in {data.name!r}, got {len(data.classes)}: {data.classes}.")
-    names = Counter(name.strip().casefold() for name in data.classes)
-    twice = [name for name in data.classes if names[name.strip().casefold()] > 1]
-    if twice:
-        raise PolycovError(f"Expected classes of different names in {data.name!r}, got {', '.join(map(repr, twice))}.")
-    for part in ("train", "test"):
-        if not len(data[part]):
-            raise PolycovError(f"There are no {part} pictures in {data.name!r}.")
-    seen = set(data["train"].labels)
-    unseen = [name for i, name in enumerate(data.classes) if i not in seen]
-    if unseen:
-        raise PolycovError(f"There are no training pictures of {', '.join(map(repr, unseen[:5]))} in {data.name!r}.")
+    counts = Counter(name.strip().casefold() for name in data.classes)
+    duplicates = [name for name in data.classes if counts[name.strip().casefold()] > 1]
+    if duplicates:
+        raise PolycovError(f"Duplicate class names in {data.name!r}: {', '.join(map(repr, duplicates))}. Rename them.")
+    for split in ("train", "test"):
+        if not len(data[split]):
+            raise PolycovError(f"There are no {split} images in {data.name!r}.")
+    trained = set(data["train"].labels)
+    untrained = [name for i, name in enumerate(data.classes) if i not in trained]
+    if untrained:
+        raise PolycovError(f"There are no training images of {', '.join(map(repr, untrained[:5]))} in {data.name!r}.")
     return data
 
 
 def hold_out(samples: Samples, fraction: float, seed: int) -> tuple[Samples, Samples]:
-    """Splits pictures class by class: returns those that stay, and the ``fraction`` held out.
+    """Splits images class by class: returns the remaining ones, and the ``fraction`` held out.
 
-    The split depends on the names, the seed and the fraction alone. Each class keeps at least one.
+    The split depends only on the names, the fraction and the seed. Each class keeps at least one image.
     """
     order = sorted(range(len(samples)), key=samples.name)
     by_class: dict[int, list[int]] = {}
     for i in order:
         by_class.setdefault(samples.labels[i], []).append(i)
     generator = torch.Generator().manual_seed(seed)
-    held: list[int] = []
+    held_out: set[int] = set()
     for label in sorted(by_class):
         members = by_class[label]
         count = min(round(fraction * len(members)) or int(fraction > 0), len(members) - 1)
-        held += [members[i] for i in torch.randperm(len(members), generator=generator)[:count].tolist()]
-    out = set(held)
-    return samples.select(i for i in order if i not in out), samples.select(sorted(out, key=samples.name))
+        held_out.update(members[i] for i in torch.randperm(len(members), generator=generator)[:count].tolist())
+    return samples.select(i for i in order if i not in held_out), samples.select(sorted(held_out, key=samples.name))

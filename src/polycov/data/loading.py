@@ -1,4 +1,4 @@
-"""Batches of pictures, in an order that depends on seed and epoch alone."""
+"""Batches of images, in an order that depends only on seed and epoch."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -11,17 +11,14 @@ from polycov.data.images import Samples
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 
-Batch = tuple[Tensor, Tensor, Tensor]  # images, labels, numbers
+Batch = tuple[Tensor, Tensor, Tensor]  # images, labels, indices
+Row = tuple[Tensor, int, int, str]  # image, label, index, why it is unreadable
 
 
-Row = tuple[Tensor, int, int, str]  # image, label, number, why it cannot be read
+class ImageDataset(Dataset[Row]):
+    """Preprocessed images, by index; in training by index and seed of the augmentation.
 
-
-class Pictures(Dataset[Row]):
-    """Prepared pictures; asked for by number, and in training also by the seed of their augmentation.
-
-    A picture that cannot be read comes with the reason, and black: an exception would lose its words on the way from
-    another process.
+    An unreadable image is returned black and with the reason: a worker process would lose the text of an exception.
     """
 
     def __init__(self, samples: Samples, preprocessing: Preprocessing) -> None:
@@ -30,8 +27,8 @@ class Pictures(Dataset[Row]):
     def __len__(self) -> int:
         return len(self.samples)
 
-    def __getitem__(self, which: int | tuple[int, int]) -> Row:
-        index, seed = which if isinstance(which, tuple) else (which, None)
+    def __getitem__(self, key: int | tuple[int, int]) -> Row:
+        index, seed = key if isinstance(key, tuple) else (key, None)
         label, size = self.samples.labels[index], self.preprocessing.size
         try:
             image = self.samples.image(index)
@@ -41,52 +38,52 @@ class Pictures(Dataset[Row]):
         return x, label, index, ""
 
 
-def number_from(*parts: object) -> int:
+def seed_from(*parts: object) -> int:
     """Returns a seed that depends on all parts, the same on every machine."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
 
 
-def epoch_order(count: int, batch: int, seed: int, epoch: int) -> list[list[int]]:
-    """Returns the numbers of the pictures of each batch of an epoch.
+def epoch_order(count: int, batch_size: int, seed: int, epoch: int) -> list[list[int]]:
+    """Returns the indices of the images in each batch of an epoch.
 
-    Batches are all of the same size; the few pictures that are left over, others each epoch, wait for the next.
+    All batches have the same size. The remaining few images are dropped; they differ in each epoch.
     """
-    generator = torch.Generator().manual_seed(number_from(seed, "order", epoch))
+    generator = torch.Generator().manual_seed(seed_from(seed, "order", epoch))
     order = torch.randperm(count, generator=generator).tolist()
-    batch = min(batch, count)
-    return [order[i : i + batch] for i in range(0, count - batch + 1, batch)]
+    batch_size = min(batch_size, count)
+    return [order[i : i + batch_size] for i in range(0, count - batch_size + 1, batch_size)]
 
 
-def load(
+def load_batches(
     samples: Samples,
     preprocessing: Preprocessing,
     batches: Sequence[Sequence[int | tuple[int, int]]],
     workers: int = 0,
-    skip: Callable[[int, str], object] | None = None,
+    on_unreadable: Callable[[int, str], object] | None = None,
 ) -> Iterator[Batch]:
-    """Yields batches of prepared pictures: images (B, 3, H, W), labels (B,), numbers (B,).
+    """Yields batches of preprocessed images: images (B, 3, H, W), labels (B,), indices (B,).
 
     Args:
-        samples: to take from.
-        preprocessing: to prepare them with.
-        batches: the numbers of the pictures of each batch, or pairs of number and seed of the augmentation.
-        workers: processes that prepare pictures beside this one.
-        skip: told the number of a picture that cannot be read, and why; it is then left out of its batch.
+        samples: the images.
+        preprocessing: applied to each image.
+        batches: the indices of the images in each batch, or pairs of index and seed of the augmentation.
+        workers: additional processes that read images.
+        on_unreadable: called with the index of an unreadable image and the reason; the image is skipped.
 
     Raises:
-        PolycovError: on a picture that cannot be read, without ``skip``.
+        PolycovError: on an unreadable image, without ``on_unreadable``.
     """
     loader: DataLoader[Row] = DataLoader(
-        Pictures(samples, preprocessing),
+        ImageDataset(samples, preprocessing),
         batch_sampler=batches,  # type: ignore[arg-type]
         num_workers=min(workers, len(batches)),
         pin_memory=torch.cuda.is_available(),
     )
-    for images, labels, numbers, problems in loader:
-        wrong = [i for i, problem in enumerate(problems) if problem]
-        for i in wrong:
-            if skip is None:
-                raise PolycovError(problems[i])
-            skip(int(numbers[i]), problems[i])
-        right = [i for i in range(len(problems)) if i not in wrong] if wrong else slice(None)
-        yield images[right], labels[right], numbers[right]
+    for images, labels, indices, reasons in loader:
+        unreadable = [i for i, reason in enumerate(reasons) if reason]
+        for i in unreadable:
+            if on_unreadable is None:
+                raise PolycovError(reasons[i])
+            on_unreadable(int(indices[i]), reasons[i])
+        kept = [i for i, reason in enumerate(reasons) if not reason] if unreadable else slice(None)
+        yield images[kept], labels[kept], indices[kept]

@@ -1,8 +1,9 @@
-"""From a picture to the numbers a network takes, with augmentation that depends on seed, epoch and number alone."""
+"""From an image to the tensor a network takes, with augmentation that depends only on a seed."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 from polycov.errors import PolycovError, known
 
 Crop = Literal["center", "random", "scale"]
-CROPS = ("center", "random", "scale")
+CROPS = get_args(Crop)
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -23,18 +24,18 @@ FILTERS = {
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How pictures become (3, size, size).
+    """How images become tensors of shape (3, size, size).
 
     Attributes:
-        size: the side of what the network sees.
-        resize: the side that pictures are resized to before: the shorter side, or with ``squash`` both.
-        squash: squeeze to a square rather than keep the proportions.
-        mean: subtracted from each channel, of values from 0 to 1.
-        std: each channel is divided by.
-        interpolation: of resizing.
+        size: the side of the crop that the network sees.
+        resize: the side that images are first resized to: the shorter side, or both with ``squash``.
+        squash: squash to a square rather than keep the proportions.
+        mean: subtracted from each channel, for values from 0 to 1.
+        std: divides each channel.
+        interpolation: the filter for resizing.
         crop: in training, "center", "random" (of this size, anywhere) or "scale" (8 to 100 % of the area, as for
-            ImageNet). In evaluation it is always the centre.
-        flip: in training, mirror half of the pictures.
+            ImageNet). In evaluation always the centre.
+        flip: in training, mirror half of the images.
     """
 
     size: int
@@ -50,57 +51,57 @@ class Preprocessing:
         for name, least in (("size", 8), ("resize", self.size)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 16384:
-                raise PolycovError(f"Expected {name} of pictures from {least} to 16384 pixels, got {value!r}.")
+                raise PolycovError(f"Expected {name} of images from {least} to 16384 pixels, got {value!r}.")
         if self.crop not in CROPS:
             raise PolycovError(f"Unknown crop {self.crop!r}. {known(self.crop, CROPS)}")
         if self.interpolation not in FILTERS:
             raise PolycovError(f"Unknown interpolation {self.interpolation!r}. {known(self.interpolation, FILTERS)}")
-        numbers = [*self.mean, *self.std]
-        plain = all(isinstance(value, int | float) and math.isfinite(value) for value in numbers)
-        if not plain or len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
-            raise PolycovError(f"Expected three means and three positive deviations, got {self.mean}, {self.std}.")
+        finite = all(isinstance(value, int | float) and math.isfinite(value) for value in (*self.mean, *self.std))
+        if not finite or len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
+            raise PolycovError(
+                f"Expected three means and three positive standard deviations, got {self.mean}, {self.std}."
+            )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "Preprocessing":
-        """Returns what `dataclasses.asdict` gave, also by way of JSON, which has no tuples."""
+        """Returns the inverse of `dataclasses.asdict`, also after JSON, which has no tuples."""
         return cls(**values | {name: tuple(values[name]) for name in ("mean", "std")})
 
-    def key(self) -> dict[str, Any]:
-        """Returns what the numbers of evaluation depend on."""
-        parts = ("size", "resize", "squash", "mean", "std", "interpolation")
-        return {name: getattr(self, name) for name in parts}
+    def identity(self) -> dict[str, Any]:
+        """Returns the attributes that tensors in evaluation depend on, as plain JSON values."""
+        names = ("size", "resize", "squash", "interpolation")
+        return {name: getattr(self, name) for name in names} | {"mean": list(self.mean), "std": list(self.std)}
 
     def __call__(self, image: Image.Image) -> Tensor:
-        """Returns a picture as evaluation sees it."""
+        """Returns the tensor of an image in evaluation."""
         image = self._resized(image)
         left, top = round((image.width - self.size) / 2), round((image.height - self.size) / 2)
         return self._tensor(image.crop((left, top, left + self.size, top + self.size)))
 
     def augmented(self, image: Image.Image, seed: int) -> Tensor:
-        """Returns a picture as training sees it; the same seed gives the same."""
+        """Returns the tensor of an image in training, augmented; the same seed gives the same tensor."""
         generator = torch.Generator().manual_seed(seed)
 
-        def chance(low: float = 0.0, high: float = 1.0) -> float:
+        def uniform(low: float = 0.0, high: float = 1.0) -> float:
             return low + (high - low) * float(torch.rand((), generator=generator))
 
-        flip = self.flip and chance() < 0.5
+        flip = self.flip and uniform() < 0.5
         if self.crop == "scale":
-            box = _random_area(image.size, chance)
+            box = _random_area(image.size, uniform)
             image = image.resize((self.size, self.size), FILTERS[self.interpolation], box)
         else:
             image = self._resized(image)
-            across, down = image.width - self.size, image.height - self.size
-            at = (chance(), chance()) if self.crop == "random" else (0.5, 0.5)
-            left, top = round(across * at[0]), round(down * at[1])
+            across, down = (uniform(), uniform()) if self.crop == "random" else (0.5, 0.5)
+            left, top = round((image.width - self.size) * across), round((image.height - self.size) * down)
             image = image.crop((left, top, left + self.size, top + self.size))
         if flip:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return self._tensor(image)
 
     def _resized(self, image: Image.Image) -> Image.Image:
-        long = 16 * min(image.size)
-        if max(image.size) > long and not self.squash:  # nothing but its middle will be seen: do not enlarge the rest
-            left, top = max(image.width - long, 0) // 2, max(image.height - long, 0) // 2
+        longest = 16 * min(image.size)
+        if max(image.size) > longest and not self.squash:  # only the centre will be seen: do not enlarge the rest
+            left, top = max(image.width - longest, 0) // 2, max(image.height - longest, 0) // 2
             image = image.crop((left, top, image.width - left, image.height - top))
         scale = self.resize / min(image.size)
         sides = (round(image.width * scale), round(image.height * scale))
@@ -108,20 +109,20 @@ class Preprocessing:
         return image if image.size == sides else image.resize(sides, FILTERS[self.interpolation])
 
     def _tensor(self, image: Image.Image) -> Tensor:
-        values = torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1) / 255
-        mean, std = (torch.tensor(numbers).view(3, 1, 1) for numbers in (self.mean, self.std))
-        return (values - mean) / std
+        pixels = torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1) / 255
+        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
+        return (pixels - mean) / std
 
 
-def _random_area(size: tuple[int, int], chance: Any) -> tuple[float, float, float, float]:
-    """A box of 8 to 100 % of the area and proportions from 3:4 to 4:3, anywhere; the middle if ten tries do not fit."""
+def _random_area(size: tuple[int, int], uniform: Callable[[float, float], float]) -> tuple[float, float, float, float]:
+    """A random box of 8 to 100 % of the area, from 3:4 to 4:3; the central square if ten tries do not fit."""
     width, height = size
     for _ in range(10):
-        area = width * height * chance(0.08, 1.0)
-        ratio = math.exp(chance(math.log(3 / 4), math.log(4 / 3)))
+        area = width * height * uniform(0.08, 1.0)
+        ratio = math.exp(uniform(math.log(3 / 4), math.log(4 / 3)))
         across, down = math.sqrt(area * ratio), math.sqrt(area / ratio)
         if across <= width and down <= height:
-            left, top = chance(0, width - across), chance(0, height - down)
+            left, top = uniform(0, width - across), uniform(0, height - down)
             return left, top, left + across, top + down
     side = min(width, height)
     left, top = (width - side) / 2, (height - side) / 2

@@ -1,8 +1,8 @@
-"""Typefaces: a fine-grained task that needs no download, rendered from the fonts that come with matplotlib.
+"""Typefaces: a built-in fine-grained task that needs no download, rendered from the fonts in matplotlib's wheel.
 
-Twenty-one text faces of five families, several of which differ in slant or weight alone. Each picture is a few lines
-of made-up words, so that there is nothing to learn but the letters' shapes: text, size, place, slope, colours,
-blur, noise and a shadow over the page are random.
+Twenty-one text faces of five families; several differ only in slant or weight. Each image shows a few lines of invented
+words, so only the shapes of the letters can be learned: text, size, position, slope, colours, blur, noise and a
+shadow over the page are random.
 """
 
 import random
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from polycov.data.images import ImageData, Samples
-from polycov.errors import PolycovError
+from polycov.data.images import ImageData, Samples, Split
+from polycov.errors import MissingDependencyError, PolycovError
 
 FACES = {
     "DejaVu Sans": "DejaVuSans.ttf",
@@ -41,32 +41,32 @@ FACES = {
     "Computer Modern Sans": "cmss10.ttf",
     "Computer Modern Typewriter": "cmtt10.ttf",
 }
-PER_CLASS = {"train": 40, "test": 40}
-SIDE = 256
-VERSION = 1  # of the pictures: another number, other pictures
+PER_CLASS: dict[Split, int] = {"train": 40, "test": 40}
+SIZE = 256
+VERSION = 1  # of the images: another version draws others
 LETTERS = string.ascii_lowercase + "eeeeaaooiittnnrrss"
 
-Item = tuple[str, str, int]  # part, face, number
+Item = tuple[Split, str, int]  # split, face, index
 
 
 @dataclass(frozen=True)
 class Typefaces:
-    """Pictures that are drawn when asked for; the same item is the same picture, everywhere and always."""
+    """Images drawn on demand. The same item always gives the same image, on every machine."""
 
     fonts: Path
-    sound = True
+    always_readable = True
 
     def open(self, item: Item) -> Image.Image:
-        """Draws a picture."""
-        part, face, number = item
-        return draw(str(self.fonts / FACES[face]), random.Random(f"{VERSION} {part} {face} {number}"))
+        """Draws an image."""
+        split, face, index = item
+        return draw(str(self.fonts / FACES[face]), random.Random(f"{VERSION} {split} {face} {index}"))
 
     def name(self, item: Item) -> str:
-        """Part, face and number."""
+        """Split, face and index."""
         return f"{item[0]}/{item[1]}/{item[2]:03d}.png"
 
     def stamp(self, item: Item) -> str:
-        """The version of the drawing."""
+        """The version of the images."""
         return f"version {VERSION}"
 
 
@@ -74,67 +74,70 @@ def read_typefaces() -> ImageData:
     """Returns the built-in task.
 
     Raises:
-        PolycovError: if matplotlib or a font of it is not there.
+        MissingDependencyError: if matplotlib is not installed.
+        PolycovError: if one of its fonts is missing.
     """
     try:
         import matplotlib
     except ImportError as error:
-        raise PolycovError("The typefaces come with matplotlib. Install it with: pip install 'polycov[cli]'") from error
+        raise MissingDependencyError(
+            "The typefaces need the fonts of matplotlib. Install it with: pip install 'polycov[cli]'"
+        ) from error
     source = Typefaces(Path(matplotlib.get_data_path()) / "fonts" / "ttf")
     missing = [file for file in FACES.values() if not (source.fonts / file).is_file()]
     if missing:
-        raise PolycovError(f"This matplotlib has no {', '.join(missing)} in {str(source.fonts)!r}.")
-    parts = {}
-    for part, count in PER_CLASS.items():
-        items = [(part, face, number) for face in FACES for number in range(count)]
-        parts[part] = Samples(source, items, [i for i in range(len(FACES)) for _ in range(count)])
-    return ImageData("typefaces", list(FACES), parts, side=SIDE)
+        raise PolycovError(f"Fonts of matplotlib are missing in {str(source.fonts)!r}: {', '.join(missing)}.")
+    splits = {}
+    for split, count in PER_CLASS.items():
+        items = [(split, face, index) for face in FACES for index in range(count)]
+        splits[split] = Samples(source, items, [label for label in range(len(FACES)) for _ in range(count)])
+    return ImageData("typefaces", list(FACES), splits, size=SIZE)
 
 
-def draw(font: str, chance: random.Random) -> Image.Image:
-    """Draws a picture of text in a font."""
-    size = chance.randint(15, 30)
-    paper = _page(_font(font, size), size, chance)
-    paper = paper.rotate(chance.uniform(-12, 12), Image.Resampling.BICUBIC)
-    edge = (paper.width - SIDE) // 2
-    ink = paper.crop((edge, edge, edge + SIDE, edge + SIDE)).filter(ImageFilter.GaussianBlur(chance.uniform(0, 1.3)))
-    return _develop(np.asarray(ink, dtype=np.float32) / 255, chance)
+def draw(font: str, rng: random.Random) -> Image.Image:
+    """Draws an image of text in a font."""
+    font_size = rng.randint(15, 30)
+    page = _draw_page(_load_font(font, font_size), font_size, rng)
+    page = page.rotate(rng.uniform(-12, 12), Image.Resampling.BICUBIC)
+    edge = (page.width - SIZE) // 2
+    ink = page.crop((edge, edge, edge + SIZE, edge + SIZE)).filter(ImageFilter.GaussianBlur(rng.uniform(0, 1.3)))
+    return _colour(np.asarray(ink, dtype=np.float32) / 255, rng)
 
 
 @lru_cache(maxsize=512)
-def _font(font: str, size: int) -> ImageFont.FreeTypeFont:
+def _load_font(font: str, size: int) -> ImageFont.FreeTypeFont:
     return ImageFont.truetype(font, size)
 
 
-def _page(font: ImageFont.FreeTypeFont, size: int, chance: random.Random) -> Image.Image:
-    """Lines of text, white on black, on a page larger than the picture so that it can be turned."""
-    side = SIDE * 3 // 2
+def _draw_page(font: ImageFont.FreeTypeFont, font_size: int, rng: random.Random) -> Image.Image:
+    """Lines of text, white on black, on a page larger than the image so that it can be rotated."""
+    side = SIZE * 3 // 2
     page = Image.new("L", (side, side), 0)
     pen = ImageDraw.Draw(page)
-    leading = size * chance.uniform(1.1, 1.8)
-    height = chance.uniform(-leading, 0)
-    while height < side:
-        pen.text((chance.uniform(-size, 0), height), _line(chance, side // size * 3), fill=255, font=font)
-        height += leading
+    leading = font_size * rng.uniform(1.1, 1.8)
+    y = rng.uniform(-leading, 0)
+    while y < side:
+        pen.text((rng.uniform(-font_size, 0), y), _random_line(rng, side // font_size * 3), fill=255, font=font)
+        y += leading
     return page
 
 
-def _line(chance: random.Random, letters: int) -> str:
+def _random_line(rng: random.Random, letters: int) -> str:
     words: list[str] = []
     while sum(map(len, words)) < letters:
-        word = "".join(chance.choice(LETTERS) for _ in range(chance.randint(2, 9)))
-        words.append(chance.choice([word, word, word, word.capitalize(), word.upper(), str(chance.randint(0, 9999))]))
+        word = "".join(rng.choice(LETTERS) for _ in range(rng.randint(2, 9)))
+        words.append(rng.choice([word, word, word, word.capitalize(), word.upper(), str(rng.randint(0, 9999))]))
     return " ".join(words)
 
 
-def _develop(ink: "np.ndarray[Any, Any]", chance: random.Random) -> Image.Image:
+def _colour(ink: "np.ndarray[Any, Any]", rng: random.Random) -> Image.Image:
     """Gives ink and paper their colours, a shadow and grain."""
-    noise = np.random.default_rng(chance.getrandbits(64))
+    noise = np.random.default_rng(rng.getrandbits(64))
     light, dark = noise.uniform(0.55, 1.0, 3), noise.uniform(0.0, 0.45, 3)
-    paper, print_ = (dark, light) if chance.random() < 0.3 else (light, dark)
-    picture = paper + ink[..., None] * (print_ - paper)
-    down, right = np.mgrid[0:SIDE, 0:SIDE] / SIDE - 0.5
-    angle, depth = chance.uniform(0, 2 * np.pi), chance.uniform(0, 0.5)
-    shade = 1 + depth * (np.cos(angle) * down + np.sin(angle) * right)
-    grain = chance.uniform(0.01, 0.1) * noise.standard_normal(picture.shape, dtype=np.float32)
-    return Image.fromarray(np.clip(255 * (picture * shade[..., None] + grain), 0, 255).astype(np.uint8))
+    background, foreground = (dark, light) if rng.random() < 0.3 else (light, dark)
+    values = background + ink[..., None] * (foreground - background)
+    y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE - 0.5
+    angle, depth = rng.uniform(0, 2 * np.pi), rng.uniform(0, 0.5)
+    shade = 1 + depth * (np.cos(angle) * y + np.sin(angle) * x)
+    grain = rng.uniform(0.01, 0.1) * noise.standard_normal(values.shape, dtype=np.float32)
+    return Image.fromarray(np.clip(255 * (values * shade[..., None] + grain), 0, 255).astype(np.uint8))

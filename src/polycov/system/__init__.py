@@ -1,1 +1,1 @@
-"""What the library asks of the machine: files, locks, devices, versions."""
+"""The machine below the library: files, locks, tables, devices, versions and hardware."""

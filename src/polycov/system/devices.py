@@ -1,4 +1,4 @@
-"""Which device to compute on."""
+"""The device to compute on."""
 
 import torch
 
@@ -6,10 +6,10 @@ from polycov.errors import PolycovError
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """Returns a device: "auto" is CUDA where there is a GPU, then MPS, then the CPU.
+    """Returns a device; "auto" is CUDA if available, then MPS, then the CPU.
 
     Raises:
-        PolycovError: if the device named is not available.
+        PolycovError: if the device is unknown or not available.
 
     Example:
         >>> choose_device("cpu")
@@ -23,6 +23,8 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PolycovError(f"The device {name!r} is not available: {reason}") from error
+        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+        raise PolycovError(
+            f"The device {name!r} is not available: {reason.rstrip('.')}. Use 'auto' or 'cpu'."
+        ) from error
     return device

@@ -1,11 +1,13 @@
-"""Files and locks: a reader, or a process killed half-way, never finds half a file."""
+"""Files and locks. Files are replaced atomically: a reader never sees a partial one, not even after a kill."""
 
 import json
 import os
+import stat
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -13,32 +15,55 @@ from polycov.errors import MissingDependencyError, PolycovError
 
 
 def write_file(path: Path, fill: Callable[[Path], object]) -> None:
-    """Lets ``fill`` write a temporary file beside ``path``, and moves it into place in one step once it is on disk."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    """Lets ``fill`` write a temporary file next to ``path``, syncs it to disk and renames it to ``path``.
+
+    Raises:
+        OSError: if the file cannot be written; it names ``path``. A previous file is left as it was.
+    """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
+        temporary.touch(exist_ok=False)
+        mode = stat.S_IMODE(temporary.stat().st_mode)
         fill(temporary)
-        mask = os.umask(0)
-        os.umask(mask)
-        temporary.chmod(0o666 & ~mask)  # like any other file; some libraries write for the owner alone
+        temporary.chmod(mode)  # some libraries create files that only their owner can read
         with temporary.open("rb+") as file:
             os.fsync(file.fileno())
         os.replace(temporary, path)
+        _sync_folder(path.parent)
     except OSError as error:
-        raise _named(error, path) from error
+        _set_filename(error, path, temporary)
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _named(error: OSError, path: Path) -> OSError:
-    """The error with the file it is about, which a full disk does not say."""
-    if error.filename is not None or error.errno is None:
-        return error
-    return OSError(error.errno, error.strerror, str(path))
+def remove_temporary_files(folder: Path) -> None:
+    """Removes files that killed processes left unfinished; nobody may be writing to ``folder`` at the same time."""
+    for path in folder.glob(".*.tmp"):
+        path.unlink(missing_ok=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a rename survive a power failure, where the system can open folders."""
+    with suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _set_filename(error: OSError, path: Path, temporary: Path | None = None) -> None:
+    """Adds the path to an error without one, such as that of a full disk."""
+    if error.errno is not None and error.filename in (None, str(temporary)):
+        error.filename = str(path)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text as UTF-8; file names that are not UTF-8 survive the round trip."""
-    write_file(path, lambda temporary: temporary.write_bytes(text.encode("utf-8", "surrogateescape")))
+    """Writes a text as UTF-8. File names that are not UTF-8 survive the round trip."""
+    content = text.encode("utf-8", "surrogateescape")
+    write_file(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -60,68 +85,87 @@ def read_json(path: Path) -> Any:
         raise PolycovError(f"Expected JSON in {str(path)!r}: {error}.") from error
 
 
-def _lines(rows: Iterable[Any]) -> str:
+def _json_lines(rows: Iterable[Any]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
 def write_json_lines(path: Path, rows: Iterable[Any]) -> None:
     """Writes values as JSON lines."""
-    write_text(path, _lines(rows))
+    write_text(path, _json_lines(rows))
 
 
 def append_json_lines(path: Path, rows: Iterable[Any]) -> None:
-    """Appends values to a file of JSON lines; an unfinished line at its end, left by a kill, is cut off first."""
+    """Appends values to a file of JSON lines and syncs it; removes an incomplete last line, left by a kill, first."""
+    content = _json_lines(rows).encode("utf-8", "surrogateescape")
     try:
         with path.open("ab+") as file:
-            file.seek(0)
-            file.truncate(file.read().rfind(b"\n") + 1)
-            file.write(_lines(rows).encode("utf-8", "surrogateescape"))
+            file.truncate(_end_of_lines(file))
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise _named(error, path) from error
+        _set_filename(error, path)
+        raise
+
+
+def _end_of_lines(file: BinaryIO, block: int = 65536) -> int:
+    """The position after the last line break, looking backwards from the end."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        begin = max(end - block, 0)
+        file.seek(begin)
+        found = file.read(end - begin).rfind(b"\n")
+        if found >= 0:
+            return begin + found + 1
+        end = begin
+    return 0
 
 
 def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yields the objects of a file of JSON lines, without an unfinished one at its end; nothing if there is no file.
+    """Yields the objects in a file of JSON lines, without an incomplete last line; nothing if there is no file.
 
     Raises:
         PolycovError: on a line that is not a JSON object.
     """
     if not path.is_file():
         return
-    with path.open(encoding="utf-8", errors="surrogateescape") as file:
-        for number, line in enumerate(file, 1):
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
+        for line_number, line in enumerate(file, 1):
             if not line.endswith("\n"):
                 return
             try:
                 value = json.loads(line)
-            except ValueError as error:
-                raise PolycovError(f"Line {number} of {str(path)!r} is not JSON: {error}.") from error
+            except (ValueError, RecursionError) as error:
+                raise PolycovError(f"Line {line_number} of {str(path)!r} is not JSON: {error}.") from error
             if not isinstance(value, dict):
-                raise PolycovError(f"Line {number} of {str(path)!r} is not a JSON object.")
+                raise PolycovError(f"Line {line_number} of {str(path)!r} is not a JSON object.")
             yield value
 
 
 def cache_folder(folder: Path | None = None) -> Path:
-    """Returns the folder for what can be computed again: the one given, or POLYCOV_CACHE, or the user's cache."""
+    """Returns the folder for files that can be recomputed: ``folder``, else POLYCOV_CACHE, else the user's cache.
+
+    Raises:
+        MissingDependencyError: if platformdirs is needed and not installed.
+    """
     chosen = folder or os.environ.get("POLYCOV_CACHE")
     if not chosen:
         try:
             from platformdirs import user_cache_path
         except ImportError as error:
             raise MissingDependencyError(
-                "The cache folder needs platformdirs. Install it with: pip install 'polycov[train]'"
+                "The default cache folder needs platformdirs. Install it with: pip install 'polycov[train]', "
+                "or set POLYCOV_CACHE."
             ) from error
         chosen = user_cache_path("polycov", appauthor=False)
-    path = Path(chosen)
+    path = Path(chosen).expanduser()
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 @contextmanager
 def try_lock(path: Path) -> Iterator[bool]:
-    """Tries to take a lock, which the system releases when a process dies; yields whether it was free."""
+    """Yields whether a lock was free, and holds it if so. The system releases it when the process dies."""
     lock = FileLock(path)
     try:
         lock.acquire(blocking=False)
@@ -131,13 +175,13 @@ def try_lock(path: Path) -> Iterator[bool]:
     try:
         yield True
     finally:
-        with suppress(OSError):  # Windows does not remove what is locked
-            path.unlink()
+        with suppress(OSError):  # Windows cannot remove a locked file
+            path.unlink()  # safe: filelock checks that the file it locked has not been removed
         lock.release()
 
 
 @contextmanager
 def wait_for_lock(path: Path) -> Iterator[None]:
-    """Waits for a lock and holds it."""
+    """Waits for a lock and holds it. The system releases it when the process dies."""
     with FileLock(path):
         yield

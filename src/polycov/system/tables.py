@@ -1,4 +1,4 @@
-"""Tables as plain data: made by the library, shown by a terminal, a notebook, a page or a file."""
+"""Tables as plain data: made by the library; shown in a terminal, a notebook or a page, or written to a file."""
 
 import csv
 import html
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polycov.errors import MissingDependencyError
+from polycov.errors import MissingDependencyError, PolycovError
 from polycov.system.files import write_file
 
 Cell = str | int | float | None
@@ -18,17 +18,25 @@ class Table:
     """Rows of cells under named columns.
 
     Attributes:
-        columns: their names.
-        rows: one cell per column; None where there is nothing.
+        columns: the names of the columns.
+        rows: one cell per column; None for an empty cell.
         title: of the table.
+
+    Raises:
+        PolycovError: if a row has more or fewer cells than there are columns.
     """
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Cell]]
     title: str = ""
 
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise PolycovError(f"Expected rows of {len(self.columns)} cells, got {len(row)}: {list(row)}.")
+
     def to_csv(self, path: Path) -> None:
-        """Writes the table as CSV; floats with six digits."""
+        """Writes the table as CSV, floats with six digits."""
 
         def fill(temporary: Path) -> None:
             with temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
@@ -51,16 +59,16 @@ class Table:
         return pandas.DataFrame([list(row) for row in self.rows], columns=list(self.columns))
 
     def _repr_html_(self) -> str:
-        """For notebooks."""
-        head = "".join(f"<th>{html.escape(str(name))}</th>" for name in self.columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(_text(cell))}</td>" for cell in row) + "</tr>" for row in self.rows
-        )
-        caption = f"<caption>{html.escape(self.title)}</caption>" if self.title else ""
+        """The table in a notebook."""
+        head = "".join(f"<th>{_escape(name)}</th>" for name in self.columns)
+        body = "".join("<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
+        caption = f"<caption>{_escape(self.title)}</caption>" if self.title else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def _text(cell: Cell) -> str:
+def _escape(cell: Cell) -> str:
+    """A cell as HTML; bytes of file names that are not UTF-8 become replacement characters."""
     if cell is None:
         return ""
-    return f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    text = f"{cell:.4g}" if isinstance(cell, float) else str(cell)
+    return html.escape(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))

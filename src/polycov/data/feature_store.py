@@ -1,0 +1,197 @@
+"""Local features of a frozen backbone, computed once and kept on disk."""
+
+import hashlib
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polycov.data.images import Samples
+from polycov.data.shard_files import DTYPE, Array, ShardFiles
+from polycov.errors import NonFiniteError, PolycovError
+from polycov.progress import SILENT, Progress
+
+FORMAT_VERSION = 2
+
+
+class FeatureStore:
+    """Local features of all images of a data set in one folder on disk, read by the names of the images.
+
+    Features are float16, in shards of a few hundred images. A shard counts only once it is complete, on disk and listed
+    in the index with its checksum: a kill or a full disk at any moment costs no more than the shards not stored yet.
+    Opening a store checks every shard; a damaged one is reported, and its images are missing again.
+
+    Each process of a launcher computes its share of the missing shards::
+
+        store = FeatureStore.open(cache, identity, names, shape)
+        indices = store.missing(rank, world)  # whole shards
+        for some in batches(indices):
+            store.write(some, compute(some))  # a shard is stored as soon as it is complete
+
+    When all processes are done, each can read all features. Separate programs may fill one store at the same time: the
+    first to complete a shard stores it.
+
+    Attributes:
+        names: of the images; an index is a position in them.
+        shape: of the features of one image: maps (C, H, W) or tokens (N, C).
+    """
+
+    def __init__(self, files: ShardFiles, names: Sequence[str]) -> None:
+        """Use `open`."""
+        self.names, self.shape = list(names), files.shape[1:]
+        self._files = files
+        self._rows = {name: i for i, name in enumerate(self.names)}
+        self._buffers: dict[int, tuple[Array, set[int]]] = {}  # shards in memory, and the rows written so far
+
+    @classmethod
+    def open(
+        cls,
+        cache: Path,
+        identity: Mapping[str, Any],
+        names: Sequence[str],
+        shape: tuple[int, ...],
+        *,
+        shard_size: int = 256,
+        progress: Progress = SILENT,
+    ) -> Self:
+        """Creates a store, or opens an existing one and checks its shards.
+
+        Args:
+            cache: the store is a folder ``features/DIGEST`` in it.
+            identity: what the features depend on, as JSON values; another identity is another folder.
+            names: of the images, without duplicates.
+            shape: of the features of one image: maps (C, H, W) or tokens (N, C).
+            shard_size: images per shard.
+            progress: receives the progress of the check, and a message for each damaged file.
+
+        Raises:
+            PolycovError: on duplicate names or an invalid shape, or if the disk is too small for the missing features.
+        """
+        if len(set(names)) != len(names):
+            raise PolycovError("Expected image names without duplicates.")
+        if len(shape) not in (2, 3) or min(shape) < 1 or shard_size < 1:
+            raise PolycovError(
+                f"Expected features of shape (C, H, W) or (N, C) in shards of at least one image, "
+                f"got {tuple(shape)} and {shard_size}."
+            )
+        description = {
+            "version": FORMAT_VERSION,
+            "identity": identity,
+            "names": hashlib.sha256("\0".join(names).encode("utf-8", "surrogateescape")).hexdigest(),
+            "shape": [len(names), *shape],
+            "dtype": DTYPE.name,
+            "shard_size": shard_size,
+        }
+        text = json.dumps(description, sort_keys=True)
+        folder = cache / "features" / hashlib.sha256(text.encode()).hexdigest()[:32]
+        files = ShardFiles(folder, (len(names), *shape), shard_size, progress)
+        files.prepare(json.loads(text))
+        files.refresh()
+        _require_space(files)
+        return cls(files, names)
+
+    @property
+    def channels(self) -> int:
+        """C, the number of channels."""
+        return self.shape[0] if len(self.shape) == 3 else self.shape[1]
+
+    @property
+    def locations(self) -> int:
+        """N, the number of local features per image."""
+        return math.prod(self.shape) // self.channels
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the store."""
+        return self._files.folder
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """The size of all files of the store."""
+        return sum(path.stat().st_size for path in self.folder.iterdir())
+
+    def missing(self, rank: int = 0, world: int = 1) -> list[int]:
+        """Returns the indices of the images without stored features, in whole shards.
+
+        Args:
+            rank: of this process among those that share the work.
+            world: the number of these processes. Process r takes the missing shards s with s mod ``world`` = r: no
+                shard is taken twice or by none, even if some processes begin before others have listed theirs.
+        """
+        self._files.refresh()
+        return [i for shard in self._files.missing() if shard % world == rank for i in self._files.rows(shard)]
+
+    def write(self, indices: Sequence[int], features: Tensor | Array) -> None:
+        """Takes the features of some images, in any order, and stores the shards that are complete.
+
+        Args:
+            indices: of the images.
+            features: (B, …), converted to float16.
+
+        Raises:
+            PolycovError: if the shape or an index is wrong.
+            NonFiniteError: if a feature is not finite, or too large for float16.
+            OSError: if a shard cannot be stored. It stays in memory, and `flush` tries again.
+        """
+        x = torch.as_tensor(features).detach().to("cpu", torch.float16)
+        if x.shape != (len(indices), *self.shape) or not all(0 <= i < len(self.names) for i in indices):
+            raise PolycovError(
+                f"Expected features of shape {(len(indices), *self.shape)} and indices below {len(self.names)}, "
+                f"got {tuple(x.shape)} and {list(indices)}."
+            )
+        finite = x.flatten(1).isfinite().all(1).tolist()
+        if not all(finite):
+            names = ", ".join(self.names[i] for i, is_finite in zip(indices, finite, strict=True) if not is_finite)
+            raise NonFiniteError(f"Expected features of at most 65504, got NaN, Inf or larger values for {names}.")
+        for index, row in zip(indices, x.numpy(), strict=True):
+            shard, position = divmod(index, self._files.shard_size)
+            if shard not in self._buffers:
+                self._buffers[shard] = (self._files.empty(shard), set())
+            array, written = self._buffers[shard]
+            array[position] = row
+            written.add(position)
+        self.flush()
+
+    def flush(self) -> None:
+        """Stores the complete shards that are still in memory; incomplete ones stay there."""
+        for shard, (array, written) in list(self._buffers.items()):
+            if len(written) == len(array):
+                self._files.write(shard, array)
+                del self._buffers[shard]
+
+    def features(self, samples: Samples, indices: Sequence[int]) -> Tensor:
+        """Returns the features of some images in float32: maps (B, C, H, W) or tokens (B, N, C).
+
+        Raises:
+            PolycovError: if the features of an image are missing.
+        """
+        x = np.empty((len(indices), *self.shape), DTYPE)
+        for i, index in enumerate(indices):
+            name = samples.name(index)
+            shard, position = divmod(self._rows.get(name, -1), self._files.shard_size)
+            rows = self._files.read(shard)
+            if rows is None:
+                raise PolycovError(f"The features of {name!r} are missing in {str(self.folder)!r}.")
+            x[i] = rows[position]
+        return torch.from_numpy(x).float()
+
+    def batches(self, samples: Samples, batch_size: int = 64) -> Iterator[Tensor]:
+        """Yields the features of images in order."""
+        for begin in range(0, len(samples), batch_size):
+            yield self.features(samples, range(begin, min(begin + batch_size, len(samples))))
+
+
+def _require_space(files: ShardFiles) -> None:
+    needed = sum(files.size(shard) for shard in files.missing())
+    free = shutil.disk_usage(files.folder).free
+    if needed > free:
+        raise PolycovError(
+            f"The features need {needed / 1e9:.1f} GB in {str(files.folder)!r}, but only {free / 1e9:.1f} GB are free. "
+            "Set POLYCOV_CACHE to a folder on another disk."
+        )

@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from fake_images import make_image
+from polycov.data.images import Files, Samples
+from polycov.data.loading import epoch_order, load_batches, seed_from
+from polycov.data.transforms import Preprocessing
+from polycov.errors import PolycovError
+
+
+def test_an_epoch_has_equal_batches_without_duplicates() -> None:
+    order = epoch_order(25, 8, seed=1, epoch=0)
+    assert [len(batch) for batch in order] == [8, 8, 8]
+    assert len({i for batch in order for i in batch}) == 24
+    assert order == epoch_order(25, 8, seed=1, epoch=0)
+    assert order != epoch_order(25, 8, seed=1, epoch=1)
+    assert order != epoch_order(25, 8, seed=2, epoch=0)
+
+
+def test_a_batch_is_at_most_the_whole_data() -> None:
+    assert [sorted(batch) for batch in epoch_order(3, 8, seed=0, epoch=0)] == [[0, 1, 2]]
+
+
+def test_seeds_are_the_same_on_every_machine() -> None:
+    assert seed_from(0, "augment", 3, 7) == 5941963433555707119
+    assert seed_from(1, 2) != seed_from(12)
+
+
+@pytest.fixture
+def samples(tmp_path: Path) -> Samples:
+    for i in range(4):
+        make_image(0, i).save(tmp_path / f"{i}.png")
+    (tmp_path / "4.png").write_text("not an image")
+    return Samples(Files(tmp_path), [f"{i}.png" for i in range(5)], [5, 6, 7, 8, 9])
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_come_in_the_given_order(samples: Samples, workers: int) -> None:
+    preprocessing = Preprocessing(16, 16)
+    batches = list(load_batches(samples, preprocessing, [[2, 0], [1, 3]], workers))
+    assert [labels.tolist() for _, labels, _ in batches] == [[7, 5], [6, 8]]
+    assert [indices.tolist() for _, _, indices in batches] == [[2, 0], [1, 3]]
+    assert torch.equal(batches[0][0][1], preprocessing(make_image(0, 0)))
+
+
+def test_pairs_of_index_and_seed_are_augmented(samples: Samples) -> None:
+    preprocessing = Preprocessing(16, 32, crop="random")
+    ((images, _, indices),) = load_batches(samples, preprocessing, [[(2, 11), (2, 12)]])
+    assert indices.tolist() == [2, 2]
+    assert torch.equal(images[0], preprocessing.augmented(make_image(0, 2), 11))
+    assert torch.equal(images[1], preprocessing.augmented(make_image(0, 2), 12))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_unreadable_images_raise_or_are_skipped(samples: Samples, workers: int) -> None:
+    preprocessing = Preprocessing(16, 16)
+    with pytest.raises(PolycovError, match=r"^Cannot read the image '4.png': it is not an image.$"):
+        list(load_batches(samples, preprocessing, [[4, 0]], workers))
+    skipped: dict[int, str] = {}
+    ((images, labels, indices),) = load_batches(samples, preprocessing, [[4, 0]], workers, skipped.__setitem__)
+    assert skipped == {4: "Cannot read the image '4.png': it is not an image."}
+    assert (labels.tolist(), indices.tolist(), len(images)) == ([5], [0], 1)

@@ -1,0 +1,102 @@
+import io
+import json
+import pickle
+import tarfile
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fake_images import make_image
+from polycov.data import ImageData, read_data
+from polycov.data.images import SPLITS, Split
+from polycov.errors import PolycovError
+
+
+def labels_by_name(data: ImageData, split: Split) -> dict[str, str]:
+    samples = data[split]
+    return {samples.name(i): data.classes[samples.labels[i]] for i in range(len(samples))}
+
+
+def counts(data: ImageData) -> list[int]:
+    return [len(data[split]) for split in SPLITS]
+
+
+def jpeg(label: int, index: int) -> bytes:
+    file = io.BytesIO()
+    make_image(label, index).save(file, "jpeg")
+    return file.getvalue()
+
+
+def write_tar(path: Path, members: dict[str, bytes]) -> None:
+    with tarfile.open(path, "w") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    for shard, name in enumerate(["imagenet-train-000.tar", "imagenet-train-001.tar", "imagenet-validation-000.tar"]):
+        members = {}
+        for i in range(4):
+            members[f"{shard}{i}.cls"] = str(i % 2).encode()
+            members[f"{shard}{i}.jpg"] = jpeg(i % 2, shard * 4 + i)
+        write_tar(tmp_path / name, members)
+    (tmp_path / "classes.txt").write_text("tench\ngoldfish\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize("prefix", ["", "wds/"])
+def test_webdataset_shards_are_read_in_place(shards: Path, prefix: str) -> None:
+    data = read_data(f"{prefix}{shards}", val_fraction=0)
+    assert data.classes == ["tench", "goldfish"]
+    assert counts(data) == [8, 0, 4]
+    assert labels_by_name(data, "train")["imagenet-train-001.tar/11.jpg"] == "goldfish"
+    index = [data["train"].name(i) for i in range(8)].index("imagenet-train-001.tar/12.jpg")
+    expected = Image.open(io.BytesIO(jpeg(0, 6))).convert("RGB")
+    assert data["train"].image(index).tobytes() == expected.tobytes()
+    other_process = pickle.loads(pickle.dumps(data["train"]))
+    assert other_process.image(index).tobytes() == expected.tobytes()
+
+
+def test_labels_beyond_the_named_classes_are_refused(shards: Path) -> None:
+    (shards / "classes.txt").write_text("tench\n")
+    with pytest.raises(PolycovError, match=r"^'classes.txt' names 1 classes, but a label in the shards is 1\.$"):
+        read_data(shards)
+
+
+def test_labels_may_be_json_and_images_without_one_are_skipped(tmp_path: Path) -> None:
+    members = {}
+    for i in range(4):
+        members[f"{i}.json"] = json.dumps({"label": i % 2}).encode()
+        members[f"{i}.jpg"] = jpeg(i % 2, i)
+    write_tar(tmp_path / "train.tar", members | {"9.jpg": jpeg(0, 9)})
+    data = read_data(tmp_path, val_fraction=0)
+    assert data.classes == ["0", "1"]
+    assert data.notes[0] == "1 images without a label are skipped"
+    assert sum(counts(data)) == 4
+
+
+def test_classes_may_be_folders(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train.tar", {f"{'ab'[i % 2]}/{i}.jpg": jpeg(i % 2, i) for i in range(6)})
+    assert read_data(tmp_path / "train.tar", val_fraction=0).classes == ["a", "b"]
+
+
+def test_only_whole_words_in_the_name_are_a_split(tmp_path: Path) -> None:
+    write_tar(tmp_path / "latest.tar", {f"{'ab'[i % 2]}/cam1.{i}.jpg": jpeg(i % 2, i) for i in range(6)})
+    assert counts(read_data(tmp_path / "latest.tar", val_fraction=0, test_fraction=0.5)) == [2, 0, 4]
+
+
+@pytest.mark.parametrize("content", [b"not a tar", b""])
+def test_damaged_tars_are_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "train.tar").write_bytes(content)
+    with pytest.raises(PolycovError, match=r"^Cannot read the tar '.*train\.tar': "):
+        read_data(tmp_path)
+
+
+def test_tars_without_classes_are_refused(tmp_path: Path) -> None:
+    write_tar(tmp_path / "train.tar", {"notes.txt": b"no images"})
+    with pytest.raises(PolycovError, match=r"^There are no images with classes in the tars of "):
+        read_data(tmp_path)
