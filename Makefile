@@ -15,8 +15,8 @@ help:  ## list the targets
 demo: $(VENV)/.train  ## compare methods on the built-in typefaces, with a page (five minutes)
 	@$(BIN)/polycov compare --methods $(DEMO) --dims 512 1024 2048 4096 --seeds 5 --out runs/demo
 
-tour: $(VENV)/.package  ## every method on one screen: size, agreement with the uncompressed feature, time
-	@$(BIN)/python -W "ignore:Failed to initialize NumPy" -m polycov.bench.tour
+tour: $(VENV)/.package  ## every method on one screen: size, kernel error and time
+	@$(BIN)/python -W "ignore:Failed to initialize NumPy" -m polycov.commands.tour
 
 test: $(VENV)/.developer lint  ## lint, types, imports, doctests and tests
 	$(BIN)/python -m pytest -n auto

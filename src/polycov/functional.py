@@ -1,12 +1,14 @@
-"""Every stage as a pure function of tensors."""
+"""The stages as pure functions of tensors."""
 
 from polycov.pooling.first_order import average, gem, maximum
 from polycov.pooling.functions import matrix_log, matrix_power, matrix_sqrt
 from polycov.pooling.functions.lyapunov import lyapunov
 from polycov.pooling.functions.newton_schulz import newton_schulz
 from polycov.pooling.functions.polynomial import chebyshev, chebyshev_fit, chebyshev_value, polynomial
-from polycov.pooling.moments import as_tokens, bilinear, covariance, gaussian, second_moment
+from polycov.pooling.kernel import kernel_error
+from polycov.pooling.moments import bilinear, covariance, gaussian, second_moment
 from polycov.pooling.post.normalize import l2, signed_sqrt
+from polycov.pooling.tokens import as_tokens, maps_to_tokens
 from polycov.pooling.vectors.buckets import bucket_sum
 from polycov.pooling.vectors.count_sketch import count_sketch
 from polycov.pooling.vectors.random_maclaurin import random_maclaurin, random_maclaurin_factored
@@ -25,8 +27,10 @@ __all__ = [
     "covariance",
     "gaussian",
     "gem",
+    "kernel_error",
     "l2",
     "lyapunov",
+    "maps_to_tokens",
     "matrix_log",
     "matrix_power",
     "matrix_sqrt",

@@ -1,4 +1,4 @@
-"""Second-order pooling as a transformer of scikit-learn, on NumPy arrays."""
+"""Second-order pooling as a scikit-learn transformer of NumPy arrays."""
 
 import operator
 from collections.abc import Iterator
@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polycov.errors import PolycovError, known, positive_int
+from polycov.errors import MissingDependencyError, PolycovError, known, positive_int
 from polycov.pooling.methods import create_pool, method_options
-from polycov.pooling.post.project import Project
+from polycov.system.devices import choose_device
 
 try:
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.utils.validation import check_array, check_is_fitted
 except ImportError as error:
-    raise PolycovError(
+    raise MissingDependencyError(
         f"polycov.sklearn needs scikit-learn ({error}). Install it with: pip install 'polycov[sklearn]'"
     ) from error
 
@@ -29,20 +29,20 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
     Args:
         method: the name of a method (`polycov.list_methods`), or a spec such as ``covariance | log(exact) | triu``.
-        dim: the dimension of the vector, for the methods in which it is free; others have their own, whatever it says.
-        layout: of arrays of three dimensions: "tokens" is (samples, locations, channels); "signals" is
-            (samples, channels, times), the convention of pyRiemann. Arrays of four dimensions are maps,
+        dim: the dimension of the vector; ignored by methods of fixed dimension.
+        layout: of three-dimensional arrays: "tokens" is (samples, locations, channels); "signals" is
+            (samples, channels, times), as in pyRiemann. Four-dimensional arrays are maps,
             (samples, channels, height, width).
-        seed: of the sketch.
-        batch_size: samples at a time.
-        device: to compute on.
+        seed: determines the sketch.
+        batch_size: samples per batch.
+        device: "cpu", "cuda", "mps", or "auto" for the best available.
 
     Attributes:
         pool_: the pool, a torch Module.
         n_features_in_: the number of channels.
 
-    Float32 stays float32, all else becomes float64. A projection (``ipccp-fit``) is fitted to the samples of ``fit``;
-    all other methods learn nothing but the number of channels.
+    Float32 stays float32; other types become float64. ``fit`` fits the projection of ``ipccp-fit`` to the samples;
+    other methods only learn the number of channels.
 
     Example:
         >>> from sklearn.pipeline import make_pipeline
@@ -72,25 +72,22 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.device = device
 
     def fit(self, X: Any, y: Any = None) -> "SecondOrderTransformer":
-        """Makes the pool, and fits its projection if it has one.
+        """Creates the pool, and fits its projection if it has one.
 
         Args:
-            X: (samples, locations, channels), or as ``layout`` says.
-            y: not used.
+            X: (samples, locations, channels), or according to ``layout``.
+            y: ignored.
 
         Raises:
-            PolycovError: on a wrong shape, an unknown method, or a number out of range.
+            PolycovError: if the shape is wrong, the method unknown, a number out of range or the device unavailable.
         """
         array = self._checked(X)
         self.n_features_in_ = self._channels(array)
-        free = self.dim is not None and "dim" in method_options(self.method)
+        dim = self.dim if "dim" in method_options(self.method) else None
         seed = operator.index(self.seed) if isinstance(self.seed, np.integer) else self.seed
-        pool = create_pool(self.method, self.n_features_in_, dim=self.dim if free else None, seed=seed)
-        try:
-            self.pool_ = pool.to(self.device).eval()
-        except (RuntimeError, AssertionError) as error:
-            raise PolycovError(f"The device {self.device!r} is not there: {str(error).splitlines()[0]}") from error
-        if any(isinstance(stage, Project) for stage in pool.post):
+        pool = create_pool(self.method, self.n_features_in_, dim=dim, seed=seed)
+        self.pool_ = pool.to(choose_device(self.device)).eval()
+        if pool.fittable:
             self.pool_.fit(self._batches(array))
         self._n_features_out = pool.out_features
         return self
@@ -99,8 +96,8 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         """Returns the vectors, (samples, dimensions).
 
         Raises:
-            NotFittedError: (of scikit-learn) before ``fit``.
-            PolycovError: on another number of channels than in ``fit``.
+            NotFittedError: (scikit-learn's) before ``fit``.
+            PolycovError: if the number of channels differs from ``fit``.
         """
         check_is_fitted(self, "pool_")
         array = self._checked(X)
@@ -110,19 +107,20 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 f"{array.shape} with layout={self.layout!r}."
             )
         with torch.inference_mode():
-            found: Array = torch.cat([self.pool_(batch).cpu() for batch in self._batches(array)]).numpy()
-        return found
+            vectors: Array = torch.cat([self.pool_(batch).cpu() for batch in self._batches(array)]).numpy()
+        return vectors
 
     def _checked(self, X: Any) -> Array:
         positive_int("SecondOrderTransformer", "batch_size", self.batch_size)
         if self.layout not in ("tokens", "signals"):
             raise PolycovError(f"Unknown layout {self.layout!r}. {known(str(self.layout), ('tokens', 'signals'))}")
-        kinds = [np.float64, np.float32]
-        array: Array = check_array(X, dtype=kinds, ensure_2d=False, allow_nd=True, estimator=self)
+        dtypes = [np.float64, np.float32]
+        array: Array = check_array(X, dtype=dtypes, ensure_2d=False, allow_nd=True, estimator=self)
         if array.ndim not in (3, 4) or 0 in array.shape:
-            wanted = {"tokens": "(samples, locations, channels)", "signals": "(samples, channels, times)"}[self.layout]
+            shapes = {"tokens": "(samples, locations, channels)", "signals": "(samples, channels, times)"}
             raise PolycovError(
-                f"Expected an array of shape {wanted} or (samples, channels, height, width), got {array.shape}."
+                f"Expected an array of shape {shapes[self.layout]} or (samples, channels, height, width), "
+                f"got {array.shape}."
             )
         return array
 
@@ -130,13 +128,14 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         return int(array.shape[2 if array.ndim == 3 and self.layout == "tokens" else 1])
 
     def _batches(self, array: Array) -> Iterator[Tensor]:
-        for start in range(0, len(array), self.batch_size):
-            rows = np.require(array[start : start + self.batch_size], requirements=["C", "W"])
-            batch = torch.from_numpy(rows).to(self.device)
+        device = choose_device(self.device)
+        for begin in range(0, len(array), self.batch_size):
+            samples = np.require(array[begin : begin + self.batch_size], requirements=["C", "W"])
+            batch = torch.from_numpy(samples).to(device)
             yield batch.mT if array.ndim == 3 and self.layout == "signals" else batch
 
     def __sklearn_tags__(self) -> Any:
-        """Tells scikit-learn what arrays it takes."""
+        """Tells scikit-learn which arrays it accepts."""
         tags = super().__sklearn_tags__()
         tags.input_tags.two_d_array = False
         tags.input_tags.three_d_array = True

@@ -1,1 +1,1 @@
-"""Benchmarks as a command: ``polycov bench``."""
+"""Benchmarks: time and memory of the pools, and the accuracy of sketches."""

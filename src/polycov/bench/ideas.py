@@ -1,4 +1,4 @@
-"""Ideas that were tried: each beside what the library does, so that what lost can be tried again elsewhere."""
+"""Alternatives that were tried, timed against what the library does, so that they can be tried on other machines."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,16 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polycov.bench.measure import Run, forward, interleave, quartiles, ratios, training_step
-from polycov.bench.tables import Row, Shape, Tick
+from polycov.bench.measure import Job, Tick, forward, interleave, quartiles, ratios, training_step
+from polycov.bench.tables import Row, Shape
 from polycov.pooling.functions.newton_schulz import NewtonSchulzEigenvalues, newton_schulz
 from polycov.pooling.functions.spectral import spectral
-from polycov.pooling.moments import as_tokens, scaled_covariance, second_moment
+from polycov.pooling.moments import scaled_covariance, second_moment
+from polycov.pooling.tokens import maps_to_tokens
 from polycov.pooling.vectors.buckets import bucket_table
 
 
 def unrolled(matrix: Tensor, iterations: int) -> Tensor:
-    """The iteration as printed, three products each."""
+    """The iteration as published, three products each."""
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
     y, z = matrix, eye
     for _ in range(iterations):
@@ -25,7 +26,7 @@ def unrolled(matrix: Tensor, iterations: int) -> Tensor:
 
 
 def fused(matrix: Tensor, iterations: int) -> Tensor:
-    """Fused products, none in the first iteration for Z Y and none in the last for Z: 3k − 3."""
+    """Fused products, without Z Y in the first iteration and Z in the last: 3k − 3 products."""
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
     step = 1.5 * eye - 0.5 * matrix
     y, z = matrix @ step, step
@@ -38,16 +39,14 @@ def fused(matrix: Tensor, iterations: int) -> Tensor:
 
 
 def folded(x: Tensor) -> Tensor:
-    """The covariance as XᵀX/N − μμᵀ: no pass for centring, and digits lost where the mean is large."""
-    tokens, _ = as_tokens(x)
+    """The covariance as XᵀX/N − μμᵀ: it saves the pass for centring, but loses digits if the mean is large."""
+    tokens = maps_to_tokens(x)
     mean = tokens.mean(1)
     return tokens.mT @ tokens / tokens.shape[1] - mean.unsqueeze(2) * mean.unsqueeze(1)
 
 
 def folding_error(ratio: float = 100.0) -> tuple[float, float]:
-    """Returns the relative error, in float32, of the covariance with centring folded in, and of ours, when the mean is
-    ``ratio`` times the spread.
-    """
+    """Returns the relative errors in float32 of `folded` and of our covariance, if the mean is ``ratio`` spreads."""
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(2, 784, 64, generator=generator) + ratio
     exact = torch.stack([torch.cov(sample.double().mT, correction=0) for sample in x])
@@ -56,12 +55,12 @@ def folding_error(ratio: float = 100.0) -> tuple[float, float]:
     return tuple(float((c.double() - exact).norm() / exact.norm()) for c in (folded(x), ours))  # type: ignore[return-value]
 
 
-def _iteration(shape: Shape, matrix: Tensor) -> dict[str, dict[str, Run]]:
+def _iteration(shape: Shape, matrix: Tensor) -> dict[str, dict[str, Job]]:
     k = shape.iterations
     functions: dict[str, Callable[[Tensor], Tensor]] = {
         "pairs, self-adjoint backward": lambda a: newton_schulz(a, k),
         "fused, 3k − 3 products, autograd": lambda a: fused(a, k),
-        "as printed, 3k products, autograd": lambda a: unrolled(a, k),
+        "as published, 3k products, autograd": lambda a: unrolled(a, k),
         "on eigenvalues": lambda a: spectral(a, NewtonSchulzEigenvalues(k)),
     }
     return {
@@ -70,9 +69,9 @@ def _iteration(shape: Shape, matrix: Tensor) -> dict[str, dict[str, Run]]:
     }
 
 
-def _covariance(x: Tensor) -> dict[str, Run]:
+def _covariance(x: Tensor) -> dict[str, Job]:
     def ours(x: Tensor) -> Tensor:
-        return second_moment(scaled_covariance(as_tokens(x)[0])[0])
+        return second_moment(scaled_covariance(maps_to_tokens(x))[0])
 
     def plain(x: Tensor) -> Tensor:
         rows = x.flatten(2)
@@ -83,7 +82,7 @@ def _covariance(x: Tensor) -> dict[str, Run]:
     return {name: forward(f, x) for name, f in functions.items()}
 
 
-def _sketch(shape: Shape, matrix: Tensor) -> dict[str, Run]:
+def _sketch(shape: Shape, matrix: Tensor) -> dict[str, Job]:
     pool: Any = shape.module("ipccp-ts")
     bucket = pool.vector.bucket
     x = matrix.flatten(1) * pool.vector.weight(matrix.dtype)
@@ -104,11 +103,11 @@ def _sketch(shape: Shape, matrix: Tensor) -> dict[str, Run]:
     return {"scatter": scatter, "gather by table": gather, "embedding bag": bag}
 
 
-def _maclaurin(shape: Shape, matrix: Tensor) -> dict[str, Run]:
+def _maclaurin(shape: Shape, matrix: Tensor) -> dict[str, Job]:
     pool: Any = shape.module("ipccp-rm")
     left, right = pool.vector.weights
 
-    def blocks(size: int) -> Run:
+    def blocks(size: int) -> Job:
         pairs = list(zip(left.split(size), right.split(size), strict=True))
         return lambda: torch.cat([((a @ matrix) * b).sum(-1) for a, b in pairs], 1)
 
@@ -117,9 +116,16 @@ def _maclaurin(shape: Shape, matrix: Tensor) -> dict[str, Run]:
 
 
 def ideas(shape: Shape, rounds: int, tick: Tick | None = None, compile: bool = False) -> Iterator[Row]:
-    """Times the alternatives of each group in turns; ratios are to the first of the group."""
+    """Times the alternatives of each group; ratios are relative to the first of the group.
+
+    Args:
+        shape: the size of the problem.
+        rounds: the number of rounds.
+        tick: called after each round.
+        compile: also try `torch.compile`.
+    """
     x = shape.features()
-    rows, _ = scaled_covariance(as_tokens(x)[0])
+    rows, _ = scaled_covariance(maps_to_tokens(x))
     matrix = second_moment(rows)
     matrix = matrix / matrix.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
     groups = _iteration(shape, matrix)
@@ -128,12 +134,12 @@ def ideas(shape: Shape, rounds: int, tick: Tick | None = None, compile: bool = F
     if compile:
         pool: Any = shape.module("ipccp-ts")
         compiled = torch.compile(pool, fullgraph=True)
-        for mode, run in (("eval", forward), ("train", training_step)):
-            groups[f"whole ipccp-ts, {mode}"] = {"eager": run(pool, x), "torch.compile": run(compiled, x)}
-    for group, runs in groups.items():
-        times = interleave(runs, rounds, tick)
-        first = next(iter(runs))
-        for name in runs:
+        for mode, job in (("eval", forward), ("train", training_step)):
+            groups[f"whole ipccp-ts, {mode}"] = {"eager": job(pool, x), "torch.compile": job(compiled, x)}
+    for group, jobs in groups.items():
+        times = interleave(jobs, rounds, tick)
+        first = next(iter(jobs))
+        for name in jobs:
             low, middle, high = quartiles([1e3 * t for t in times[name]])
             ratio = quartiles(ratios(times[name], times[first]))[1]
             yield {
@@ -147,4 +153,4 @@ def ideas(shape: Shape, rounds: int, tick: Tick | None = None, compile: bool = F
             }
 
 
-GROUPS = 5  # and two more with compile
+GROUPS = 5  # two more with compile

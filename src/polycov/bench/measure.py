@@ -1,43 +1,42 @@
-"""How time and memory are measured: several things in one run, in turns, so that a slow moment hits all alike."""
+"""Measuring time and memory. Candidates are timed in turns, so that a slow moment affects all of them."""
 
 import contextlib
 import os
-import platform
 import re
 import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
-Run = Callable[[], object]
+Job = Callable[[], object]
+Tick = Callable[[], None]
 
 
-def interleave(runs: dict[str, Run], rounds: int, tick: Callable[[], None] | None = None) -> dict[str, list[float]]:
-    """Times each of several runs once a round, in an order that rotates from round to round, after one warm-up.
+def interleave(jobs: dict[str, Job], rounds: int, tick: Tick | None = None) -> dict[str, list[float]]:
+    """Times each job once per round, in an order that rotates from round to round, after one warm-up round.
 
     Args:
-        runs: what to time, by name.
-        rounds: how often.
-        tick: called after each round, the warm-up included; for a progress bar.
+        jobs: what to time, by name.
+        rounds: the number of rounds.
+        tick: called after each round, including the warm-up; for a progress bar.
 
     Returns:
-        Seconds of each round, by name; the warm-up left out.
+        The seconds of each round by name, without the warm-up.
     """
-    names = list(runs)
+    names = list(jobs)
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
-        start = turn % len(names)
-        for name in names[start:] + names[:start]:
-            began = time.perf_counter()
-            runs[name]()
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            begin = time.perf_counter()
+            jobs[name]()
             if torch.cuda.is_available():
                 torch.cuda.synchronize()
             if turn:
-                times[name].append(time.perf_counter() - began)
+                times[name].append(time.perf_counter() - begin)
         if tick:
             tick()
     return times
@@ -57,83 +56,70 @@ def quartiles(values: list[float]) -> tuple[float, float, float]:
 
 
 def ratios(times: list[float], reference: list[float]) -> list[float]:
-    """Returns time over reference, round by round."""
+    """Returns time divided by reference, round by round."""
     return [a / b for a, b in zip(times, reference, strict=True)]
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Sends standard error nowhere: the profiler of torch logs its start and stop there, through a progress bar."""
+    """Discards standard error: torch's profiler logs there, which would disturb a progress bar."""
     sys.stderr.flush()
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
+    original, null = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 2)
     try:
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
+        os.dup2(original, 2)
+        os.close(original)
+        os.close(null)
 
 
-def peak_memory(run: Run, device: str) -> int:
-    """Returns the bytes that a run allocates at its peak, beyond what is there before, as torch's allocator sees it."""
-    run()
+def peak_memory(job: Job, device: str) -> int:
+    """Returns the peak number of bytes that a job allocates through torch, in addition to what is already allocated."""
+    job()
     if device.startswith("cuda"):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        run()
+        job()
         torch.cuda.synchronize()
         return int(torch.cuda.max_memory_allocated() - before)
     activities = [torch.profiler.ProfilerActivity.CPU]
     with _quiet(), torch.profiler.profile(activities=activities, profile_memory=True) as profile:
-        run()
-    held = peak = 0
+        job()
+    allocated = peak = 0
     kineto = profile.profiler.kineto_results
     for event in kineto.events():
         if event.name() == "[memory]":
-            held += event.nbytes()
-            peak = max(peak, held)
+            allocated += event.nbytes()
+            peak = max(peak, allocated)
     return peak
 
 
-def forward(module: Callable[[Tensor], Tensor], x: Tensor) -> Run:
-    """Returns a run of the forward pass alone."""
+def forward(module: Callable[[Tensor], Tensor], x: Tensor) -> Job:
+    """Returns a job that runs the forward pass alone."""
 
-    def run() -> None:
+    def job() -> None:
         with torch.inference_mode():
             module(x)
 
-    return run
+    return job
 
 
-def training_step(module: Callable[[Tensor], Tensor], x: Tensor, *, to_input: bool = True) -> Run:
-    """Returns a run of forward and backward, down to the module's parameters and, if wanted, to its input."""
+def training_step(module: Callable[[Tensor], Tensor], x: Tensor, *, to_input: bool = True) -> Job:
+    """Returns a job that runs forward and backward, to the module's parameters and, if ``to_input``, to its input."""
     leaf = x.detach().clone().requires_grad_(to_input)
 
-    def run() -> None:
+    def job() -> None:
         y = module(leaf)
         y.backward(torch.ones_like(y))
         leaf.grad = None
 
-    return run
-
-
-def hardware(device: str) -> str:
-    """Returns the name of the processor and the number of threads, or of the graphics card."""
-    if device.startswith("cuda"):
-        return str(torch.cuda.get_device_name(device))
-    name = platform.processor() or platform.machine()
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        match = re.search(r"model name\s*: (.*)", info.read_text(encoding="utf-8"))
-        name = match[1] if match else name
-    threads = torch.get_num_threads()
-    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+    return job
 
 
 def slug(text: str) -> str:
-    """Returns a text as a part of a file name.
+    """Returns a text in a form that suits a file name.
 
     Example:
         >>> slug("AMD EPYC, 2 threads")

@@ -1,12 +1,14 @@
-"""iSQRT-COV as the literature has it: what all times are compared with."""
+"""iSQRT-COV as in the literature: the reference for all times."""
 
 import torch
 from torch import Tensor
 
 
 def plain_isqrt_cov(x: Tensor, iterations: int = 5) -> Tensor:
-    """Returns iSQRT-COV of maps (B, C, H, W), written plainly: centring, one product for the covariance, the
-    Newton–Schulz iteration as printed, the upper triangle; the gradient by autograd through each step.
+    """Returns iSQRT-COV of maps (B, C, H, W), implemented directly.
+
+    It centres the features, computes the covariance with one product, runs the Newton–Schulz iteration as published,
+    and takes the upper triangle. Autograd differentiates each step.
     """
     rows = x.flatten(2)  # (B, C, N)
     rows = rows - rows.mean(2, keepdim=True)

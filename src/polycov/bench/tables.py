@@ -1,4 +1,4 @@
-"""What is measured: the table of methods, growth with each size, the choice of route, and a whole training step."""
+"""The benchmark tables: methods, growth with each size, choice of route, and whole training steps."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -8,25 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polycov.bench.measure import Run, forward, interleave, peak_memory, quartiles, ratios, training_step
+from polycov.bench.measure import Job, Tick, forward, interleave, peak_memory, quartiles, ratios, training_step
 from polycov.bench.reference import plain_isqrt_cov
 from polycov.models.backbones import Backbone
 from polycov.models.model import Model
 from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.methods import create_pool, method_options
-from polycov.pooling.plan import cheapest, cost
-from polycov.pooling.pool import SecondOrderPool
+from polycov.pooling.plan import cheapest_route, route_cost
 
 PLAIN = "isqrt-cov, plain"
 PAPER = "ipccp-ts, paper"
 MODES = ("eval", "train")
-Tick = Callable[[], None]
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The size of a problem: B samples of N locations and C channels, sketched to D dimensions, k iterations."""
+    """The size of a problem: B samples of N locations and C channels, D dimensions of the sketch, k iterations."""
 
     batch: int = 10
     locations: int = 784
@@ -43,12 +41,12 @@ class Shape:
         return x.to(self.device, getattr(torch, self.dtype))
 
     def module(self, name: str) -> Callable[[Tensor], Tensor]:
-        """Returns a method by its name, which may end in ", gram" or another route; or the plain reference."""
+        """Returns a method by its name, which may end in a route such as ", gram"; or the plain reference."""
         if name == PLAIN:
             return partial(plain_isqrt_cov, iterations=self.iterations)
         method, _, route = name.partition(", ")
-        wanted = {"dim": self.dim, "iterations": self.iterations}
-        options: dict[str, Any] = {key: wanted[key] for key in method_options(method) if key in wanted}
+        values = {"dim": self.dim, "iterations": self.iterations}
+        options: dict[str, Any] = {key: values[key] for key in method_options(method) if key in values}
         if method == "improved-bilinear":
             options.pop("iterations")
         if route:
@@ -57,29 +55,29 @@ class Shape:
         return pool.to(self.device, getattr(torch, self.dtype))
 
     def affordable(self, name: str) -> bool:
-        """Whether a method takes less than ten times as many multiply-adds by the route of its name as it must."""
+        """Whether the route in the name takes less than ten times the multiply-adds of the cheapest."""
         function, route = NewtonSchulzSqrt(self.iterations), name.partition(", ")[2]
         if route not in ("covariance", "gram"):
             return True
-        best = cheapest(function, self.locations, self.channels)
-        costs = [cost(r, function, self.locations, self.channels) for r in (route, best)]
-        return costs[0] < 10 * costs[1]
+        best = cheapest_route(function, self.locations, self.channels)
+        own, lowest = (route_cost(r, function, self.locations, self.channels) for r in (route, best))
+        return own < 10 * lowest
 
 
-def _run(mode: str, module: Callable[[Tensor], Tensor], x: Tensor) -> Run:
+def _job(mode: str, module: Callable[[Tensor], Tensor], x: Tensor) -> Job:
     return forward(module, x) if mode == "eval" else training_step(module, x)
 
 
 def measure(
     shape: Shape, names: Iterable[str], rounds: int, tick: Tick | None = None, memory: bool = False
 ) -> list[Row]:
-    """Measures methods at one shape, in both modes; ratios are to the first of the names."""
+    """Measures methods at one shape in both modes; ratios are relative to the first name."""
     names = list(names)
     x = shape.features()
     rows: list[Row] = []
     for mode in MODES:
-        runs = {name: _run(mode, shape.module(name), x) for name in names}
-        times = interleave(runs, rounds, tick)
+        jobs = {name: _job(mode, shape.module(name), x) for name in names}
+        times = interleave(jobs, rounds, tick)
         for name in names:
             low, middle, high = quartiles(times[name])
             ratio_low, ratio, ratio_high = quartiles(ratios(times[name], times[names[0]]))
@@ -94,7 +92,7 @@ def measure(
                     "ratio": ratio,
                     "ratio_lower_quartile": ratio_low,
                     "ratio_upper_quartile": ratio_high,
-                    "peak_mib": peak_memory(runs[name], shape.device) / 2**20 if memory else None,
+                    "peak_mib": peak_memory(jobs[name], shape.device) / 2**20 if memory else None,
                 }
             )
     return rows
@@ -124,12 +122,12 @@ DIMS = (512, 2048, 8192, 32768)
 
 
 def dims(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
-    """Compares the same method at several dimensions, in turns; ratios are to the smallest."""
+    """Compares the same method at several dimensions; ratios are relative to the smallest."""
     x = shape.features()
     for method in ("ipccp-ts", "ipccp-cs"):
         for mode in MODES:
-            runs = {str(dim): _run(mode, replace(shape, dim=dim).module(method), x) for dim in DIMS}
-            times = interleave(runs, rounds, tick)
+            jobs = {str(dim): _job(mode, replace(shape, dim=dim).module(method), x) for dim in DIMS}
+            times = interleave(jobs, rounds, tick)
             for dim in DIMS:
                 low, middle, high = quartiles(times[str(dim)])
                 yield {
@@ -150,11 +148,10 @@ ROUTE_GRID = (
 
 
 def routes(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
-    """Compares the route that is chosen with the best of all, over a grid of shapes."""
+    """Compares the chosen route with the fastest one on a grid of shapes."""
     for locations, channels in ROUTE_GRID:
         here = replace(shape, locations=locations, channels=channels)
-        pool = here.module("isqrt-cov")
-        chosen = pool.way(locations) if isinstance(pool, SecondOrderPool) else ""
+        chosen = create_pool("isqrt-cov", channels, iterations=shape.iterations).route_for(locations) or ""
         measured = measure(here, ("isqrt-cov, covariance", "isqrt-cov, gram"), rounds, tick)
         for mode in MODES:
             times = {r["method"].partition(", ")[2]: r["lower_quartile"] for r in measured if r["mode"] == mode}
@@ -171,13 +168,13 @@ def routes(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]
 
 STEP_BACKBONES = {"resnet50": 448, "tf_efficientnet_lite0": 320}
 STEP_METHODS = ("average", PLAIN, "isqrt-cov", "ipccp-ts", "ipccp-rm", "ipccp-cs", "monet-2-ts")
-WHOLE = (PLAIN, "ipccp-ts")  # whole steps are timed with these; with all, pooling alone, which noise would drown
+WHOLE = (PLAIN, "ipccp-ts")  # timed as whole steps; the others as pools alone, since noise would hide the difference
 
 
 def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
-    """Times training steps of whole networks, random weights, and of pools alone on maps of the same size, in turns.
+    """Times training steps of whole networks with random weights, and of pools alone on maps of the same size.
 
-    The last stage of resnet50 is without stride. The share of a pool is its time over that of the whole plain step.
+    The last stage of resnet50 has no stride. The share of a pool is its time divided by that of the whole plain step.
     """
     for name, side in STEP_BACKBONES.items():
         backbone = Backbone(name, weights="none", last_stride=name != "resnet50")
@@ -185,9 +182,9 @@ def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator
         with torch.inference_mode():
             size = backbone(images[:1]).shape[2:]
         here = replace(shape, locations=size[0] * size[1])
-        runs = {f"{m}, step": _whole_step(here, backbone, m, images) for m in WHOLE}
-        runs |= {method: training_step(here.module(method), here.features()) for method in STEP_METHODS}
-        times = interleave(runs, rounds, tick)
+        jobs = {f"{m}, step": _whole_step(here, backbone, m, images) for m in WHOLE}
+        jobs |= {method: training_step(here.module(method), here.features()) for method in STEP_METHODS}
+        times = interleave(jobs, rounds, tick)
         for method in STEP_METHODS:
             step = times.get(f"{method}, step")
             yield {
@@ -201,8 +198,8 @@ def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator
             }
 
 
-def _whole_step(shape: Shape, backbone: Backbone, method: str, images: Tensor) -> Run:
-    """A training step of backbone, reduction, pool and classifier, down to all parameters."""
+def _whole_step(shape: Shape, backbone: Backbone, method: str, images: Tensor) -> Job:
+    """A training step of backbone, reduction, pool and classifier, with gradients of all parameters."""
     options: dict[str, Any] = _dim(shape, method)
     model = Model(backbone, "isqrt-cov" if method == PLAIN else method, 200, shape.channels, **options)
     if method == PLAIN:

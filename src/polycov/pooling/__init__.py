@@ -1,1 +1,1 @@
-"""Second-order pooling with torch alone: moments, functions, vectors, and the pools made of them."""
+"""Second-order pooling with torch alone: moments, functions, vectors, and the pools built from them."""

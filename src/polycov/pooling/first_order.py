@@ -1,11 +1,11 @@
-"""First-order pooling: the baselines that second-order pooling is measured against."""
+"""First-order pooling: the baselines of second-order pooling."""
 
 import torch
 from torch import Tensor, nn
 
 from polycov.errors import finite_number
-from polycov.pooling.moments import count, hide
 from polycov.pooling.registry import register
+from polycov.pooling.tokens import count_tokens, hide
 
 
 def average(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -15,7 +15,7 @@ def average(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> average(torch.tensor([[[1.0], [3.0]]]))
         tensor([[2.]])
     """
-    return hide(tokens, mask).sum(1) / count(tokens, mask).unsqueeze(-1)
+    return hide(tokens, mask).sum(1) / count_tokens(tokens, mask).unsqueeze(-1)
 
 
 def maximum(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -31,7 +31,7 @@ def maximum(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
 def gem(tokens: Tensor, p: Tensor | float = 3.0, mask: Tensor | None = None, floor: float = 1e-6) -> Tensor:
     """Returns the generalised mean (mean of max(x, floor)^p)^(1/p) over the tokens, (B, N, C) → (B, C).
 
-    Computed on logarithms, so that no power overflows.
+    It is computed with logarithms, so that no power overflows.
 
     Reference: Radenović, Tolias, Chum, "Fine-tuning CNN Image Retrieval with No Human Annotation", TPAMI 2019.
 
@@ -42,11 +42,11 @@ def gem(tokens: Tensor, p: Tensor | float = 3.0, mask: Tensor | None = None, flo
     logs = hide(tokens, mask).clamp(min=floor).log() * p
     if mask is not None:
         logs = torch.where(mask.unsqueeze(-1), logs, -torch.inf)
-    return ((logs.logsumexp(1) - count(tokens, mask).log().unsqueeze(-1)) / p).exp()
+    return ((logs.logsumexp(1) - count_tokens(tokens, mask).log().unsqueeze(-1)) / p).exp()
 
 
 class FirstOrder(nn.Module):
-    """Base of the first-order poolings: tokens (B, N, C) and a mask (B, N) to (B, ``out_features``)."""
+    """Base class of first-order pooling: maps tokens (B, N, C) and a mask (B, N) to (B, ``out_features``)."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -74,8 +74,8 @@ class GeM(FirstOrder):
     """The generalised mean, with a learnable exponent: see `polycov.functional.gem`.
 
     Args:
-        channels: of the features.
-        p: where the exponent starts.
+        channels: the number of channels.
+        p: the initial exponent.
     """
 
     def __init__(self, channels: int, p: float = 3.0) -> None:

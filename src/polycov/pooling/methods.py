@@ -1,7 +1,7 @@
-"""The methods of the literature, each a spec under its name.
+"""The methods of the literature: each is a named spec.
 
-A method is a function of its free numbers that returns a spec; its docstring names the paper. What it takes is what
-`create_pool` takes for it, so a method without a free dimension refuses ``dim``.
+A method is a function that returns a spec; its docstring names the paper. Its parameters are the options that
+`create_pool` accepts for it, so a method of fixed dimension rejects ``dim``.
 """
 
 import inspect
@@ -25,7 +25,7 @@ def _method(function: Method) -> Method:
 
 @_method
 def average() -> str:
-    """Average pooling, the default of today's networks. Lin, Chen, Yan, "Network in Network", ICLR 2014."""
+    """Average pooling, the default of most networks. Lin, Chen, Yan, "Network in Network", ICLR 2014."""
     return "average"
 
 
@@ -63,7 +63,7 @@ def cbp_rm(dim: int = 8192) -> str:
 
 @_method
 def improved_bilinear(iterations: int | str = "exact") -> str:
-    """Improved B-CNN, with the Lyapunov gradient; ``iterations`` of Newton–Schulz forward if given. Lin, Maji,
+    """Improved B-CNN, with the Lyapunov gradient; the root exact or by Newton–Schulz ``iterations``. Lin, Maji,
     "Improved Bilinear Pooling with CNNs", BMVC 2017.
     """
     root = "sqrt(exact)" if iterations == "exact" else f"sqrt({iterations}, gradient=lyapunov)"
@@ -140,18 +140,18 @@ def ipccp_rm(dim: int = 8192, iterations: int = 5) -> str:
 
 @_method
 def ipccp_cs(dim: int = 8192, iterations: int = 5) -> str:
-    """The iPCCP feature with the balanced count sketch of the triangle (polycov)."""
+    """The iPCCP feature with a balanced count sketch of the triangle (polycov)."""
     return f"covariance | sqrt({iterations}) | count_sketch({dim})"
 
 
 @_method
 def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
-    """The iPCCP feature sketched wide, then projected on principal components fitted to training features (polycov)."""
+    """The iPCCP feature, sketched wide and projected onto principal components of training features (polycov)."""
     return f"covariance | sqrt({iterations}) | count_sketch({width}) | project({dim})"
 
 
 def list_methods() -> list[str]:
-    """Lists the names of the methods, simplest first.
+    """Lists the names of all methods, simplest first.
 
     Example:
         >>> "ipccp-ts" in list_methods()
@@ -161,7 +161,7 @@ def list_methods() -> list[str]:
 
 
 def get_method(name: str) -> Method:
-    """Returns the function behind a method: its signature holds the free numbers, its docstring the paper.
+    """Returns the function of a method: its parameters are the options, its docstring names the paper.
 
     Raises:
         SpecError: if there is no such method.
@@ -173,20 +173,20 @@ def get_method(name: str) -> Method:
     if not isinstance(name, str) or name not in _METHODS:
         raise SpecError(
             f"Unknown method {name!r}. {known(str(name), _METHODS)} "
-            "A spec such as 'covariance | sqrt(5) | triu' works too."
+            "A spec such as 'covariance | sqrt(5) | triu' is also possible."
         )
     return _METHODS[name]
 
 
 def method_options(name: str) -> list[str]:
-    """Lists the free numbers of a method; a spec has none.
+    """Lists the options of a method; a spec has none.
 
     Example:
         >>> method_options("ipccp-ts"), method_options("covariance | sqrt(5) | triu")
         (['dim', 'iterations'], [])
     """
     if not isinstance(name, str):
-        raise SpecError(f"Expected the name of a method, or a spec, got {name!r}.")
+        raise SpecError(f"Expected the name of a method or a spec, got {name!r}.")
     is_spec = name not in _METHODS and ("|" in name or "(" in name)
     return [] if is_spec else list(inspect.signature(get_method(name)).parameters)
 
@@ -195,11 +195,11 @@ def method_spec(name: str, **options: Any) -> str:
     """Returns the spec of a method, or the canonical form of a spec.
 
     Args:
-        name: a method's name, or a spec.
-        options: the method's free numbers, such as ``dim``; None stands for the default. A spec has none.
+        name: the name of a method, or a spec.
+        options: of the method, such as ``dim``; None is the default. A spec has none.
 
     Raises:
-        SpecError: on an unknown name, or an option that the method does not have.
+        SpecError: if the name or an option is unknown, or the spec is invalid.
 
     Example:
         >>> method_spec("isqrt-cov", iterations=3)
@@ -209,11 +209,36 @@ def method_spec(name: str, **options: Any) -> str:
     allowed = method_options(name)
     for option in options:
         if option not in allowed:
-            takes = f"takes only {', '.join(allowed)}" if allowed else "has no free number"
+            takes = f"takes only {', '.join(allowed)}" if allowed else "has no options"
             raise SpecError(f"{name!r} {takes}, got {option}={options[option]!r}.")
         if options[option] != "exact" and not isinstance(options[option], int | float | numbers.Real):
             raise SpecError(f"Expected {option} of {name!r} to be a number, got {options[option]!r}.")
     return str(parse_spec(_METHODS[name](**options) if name in _METHODS else name))
+
+
+def is_first_order(name: str, **options: Any) -> bool:
+    """Returns whether a method or spec is first-order pooling.
+
+    Example:
+        >>> is_first_order("gem"), is_first_order("ipccp-ts", dim=64)
+        (True, False)
+    """
+    return parse_spec(method_spec(name, **options)).first_order
+
+
+def fitted_dim(name: str, dim: int | None = None) -> int:
+    """Returns the dimension of the fitted projection in a method or spec, which needs as many samples; 0 if none.
+
+    Args:
+        name: a method or a spec.
+        dim: the dimension of the result; ignored if the method does not let one choose.
+
+    Example:
+        >>> fitted_dim("ipccp-fit", 256), fitted_dim("average | project(8)", 256), fitted_dim("isqrt-cov", 256)
+        (256, 8, 0)
+    """
+    spec = parse_spec(method_spec(name, dim=dim if "dim" in method_options(name) else None))
+    return max((dict(stage.arguments)["dim"] for stage in spec.post if stage.stage.name == "project"), default=0)
 
 
 def create_pool(
@@ -226,20 +251,20 @@ def create_pool(
     check_finite: bool = True,
     **options: Any,
 ) -> Pool:
-    """Makes a pool by the name of a method (`list_methods`) or by a spec.
+    """Creates a pool from the name of a method (`list_methods`) or from a spec.
 
     Args:
         name: a method or a spec.
         channels: C, of the features.
-        dim: the dimension of the result, for the methods in which it is free (default 8192; 512 for ipccp-fit).
-        seed: of the sketches.
-        route: how to evaluate it; see `SecondOrderPool`.
-        check_finite: raise `NonFiniteError` rather than return NaN or Inf.
-        options: further numbers of the method, such as ``iterations``.
+        dim: the dimension of the result, if the method lets one choose (default 8192; 512 for ipccp-fit).
+        seed: determines the sketches.
+        route: how to compute it; see `SecondOrderPool`.
+        check_finite: raise `NonFiniteError` instead of returning NaN or Inf.
+        options: other options of the method, such as ``iterations``.
 
     Raises:
-        SpecError: on an unknown name, a spec that does not parse, or an option that the method does not have.
-        PolycovError: on a number out of range.
+        SpecError: if the name or an option is unknown, or the spec is invalid.
+        PolycovError: if a number is out of range.
 
     Example:
         >>> create_pool("ipccp-ts", channels=64, dim=512)

@@ -1,8 +1,7 @@
-"""Stage 1: rewrite the local features so that ``rowsᵀ rows`` is the second-order statistic wanted.
+"""Stage 1: rewrite the local features as rows so that ``rowsᵀ rows`` is the desired second-order statistic.
 
-Every moment is a function of tokens (B, N, C) that returns rows (B, N, C'). A mask marks the tokens that exist:
-hidden tokens become rows of zeros, which add nothing to ``rowsᵀ rows``, so the result is exactly that of leaving
-them out.
+Every moment maps tokens (B, N, C) to rows (B, N, C'). Tokens that a mask hides become rows of zeros, which add nothing
+to ``rowsᵀ rows``: the result is the same as without them.
 """
 
 from typing import Any
@@ -10,65 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import PolycovError
 from polycov.pooling.registry import register
-
-FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-
-
-def as_tokens(x: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Returns feature maps or tokens as tokens (B, N, C), and their mask as (B, N).
-
-    Args:
-        x: maps of shape (B, C, H, W) or tokens of shape (B, N, C), floating point.
-        mask: boolean, True where a token exists; shape (B, N), for maps (B, H, W) too.
-
-    Raises:
-        PolycovError: on a wrong shape or dtype, no location, or a mask that hides every token of a sample.
-
-    Example:
-        >>> as_tokens(torch.zeros(2, 256, 7, 7))[0].shape
-        torch.Size([2, 49, 256])
-    """
-    if not isinstance(x, Tensor):
-        raise PolycovError(f"Expected features as a torch.Tensor, got {type(x).__name__}. Use torch.as_tensor(x).")
-    if x.ndim not in (3, 4):
-        raise PolycovError(f"Expected features of shape (B, C, H, W) or (B, N, C), got {tuple(x.shape)}.")
-    if x.dtype not in FLOATS:
-        raise PolycovError(f"Expected floating-point features, got {x.dtype}. Convert them with x.float().")
-    tokens = x.flatten(2).mT if x.ndim == 4 else x  # (B, N, C)
-    if tokens.shape[1] == 0:
-        raise PolycovError(f"Expected at least one location, got features of shape {tuple(x.shape)}.")
-    if mask is None:
-        return tokens, None
-    shapes = [tuple(tokens.shape[:2])] + ([(x.shape[0], *x.shape[2:])] if x.ndim == 4 else [])
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool or tuple(mask.shape) not in shapes:
-        got = f"{mask.dtype} of shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
-        wanted = " or ".join(map(str, shapes))
-        raise PolycovError(f"Expected a boolean mask of shape {wanted}, True where a token exists, got {got}.")
-    mask = mask.flatten(1)
-    if not torch.compiler.is_compiling() and not bool(mask.any(1).all()):
-        empty = (~mask.any(1)).nonzero().flatten().tolist()
-        raise PolycovError(f"The mask hides every token of samples {empty[:10]}. Each sample needs at least one.")
-    return tokens, mask
-
-
-def hide(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Returns tokens (B, N, C) with zeros where the mask (B, N) is False, whatever stood there, even NaN."""
-    return tokens if mask is None else torch.where(mask.unsqueeze(-1), tokens, 0.0)
-
-
-def count(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Returns the number of tokens that exist, (B,)."""
-    if mask is None:
-        return tokens.new_full((tokens.shape[0],), float(tokens.shape[1]))
-    return mask.sum(1).clamp(min=1).to(tokens.dtype)
+from polycov.pooling.tokens import count_tokens, hide
 
 
 def _power_of_two(tokens: Tensor) -> Tensor:
-    """A power of two, (B, 1, 1), that brings the largest entry near 1: to multiply by it rounds nothing.
+    """A power of two, (B, 1, 1), that brings the largest entry close to 1; multiplying by it causes no rounding.
 
-    A constant to autograd, since whatever is multiplied by it is divided by it in the end.
+    It is a constant to autograd, because the scale it introduces is divided out again later.
     """
     tokens = tokens.detach()
     largest = torch.maximum(tokens.amax((1, 2)), -tokens.amin((1, 2)))
@@ -77,39 +25,41 @@ def _power_of_two(tokens: Tensor) -> Tensor:
 
 
 def scaled_bilinear(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Returns the rows of `bilinear` divided by a scale (B,) that keeps them near 1, and the scale."""
+    """Returns the rows of `bilinear` divided by a scale (B,) that keeps them close to 1, and the scale."""
     tokens = hide(tokens, mask)
     factor = _power_of_two(tokens)
     return tokens * factor, 1 / factor.flatten()
 
 
 def scaled_covariance(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Returns the rows of `covariance` divided by a scale (B,) that keeps them near 1, and the scale.
+    """Returns the rows of `covariance` divided by a scale (B,) that keeps them close to 1, and the scale.
 
-    One token is subtracted before the mean is taken: where the mean is large beside the spread, digits would be lost
-    otherwise. The result does not depend on which, so it is a constant to autograd.
+    The first token of each sample is subtracted before the mean is computed, which preserves digits when the mean is
+    large compared with the spread. The result does not depend on that token, so it is a constant to autograd.
     """
     tokens = hide(tokens, mask)
-    first = 0 if mask is None else mask.int().argmax(1)[:, None, None].expand(-1, 1, tokens.shape[2])
-    some = tokens[:, :1] if isinstance(first, int) else tokens.gather(1, first)
-    shifted = hide(tokens - some.detach(), mask)
-    factor, number = _power_of_two(shifted), count(tokens, mask)
-    mean = shifted.sum(1, keepdim=True) / number[:, None, None]
-    rows = shifted.sub_(mean).mul_(factor)  # in place: memory is what this costs
-    return hide(rows, mask), 1 / (factor.flatten() * number.sqrt())
+    if mask is None:
+        first = tokens[:, :1]
+    else:
+        first = tokens.gather(1, mask.int().argmax(1)[:, None, None].expand(-1, 1, tokens.shape[2]))
+    shifted = hide(tokens - first.detach(), mask)
+    factor, count = _power_of_two(shifted), count_tokens(tokens, mask)
+    mean = shifted.sum(1, keepdim=True) / count[:, None, None]
+    rows = shifted.sub_(mean).mul_(factor)  # in place, because this step is bound by memory
+    return hide(rows, mask), 1 / (factor.flatten() * count.sqrt())
 
 
 def scaled_gaussian(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Returns the rows of `gaussian` divided by a scale (B,) that keeps them near 1, and the scale."""
+    """Returns the rows of `gaussian` divided by a scale (B,) that keeps them close to 1, and the scale."""
     tokens = hide(tokens, mask)
     factor = _power_of_two(tokens).clamp(max=1.0)  # the last channel is 1
     ones = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
     rows = torch.cat([tokens * factor, ones.unsqueeze(-1) * factor], -1)
-    return rows, 1 / (factor.flatten() * count(tokens, mask).sqrt())
+    return rows, 1 / (factor.flatten() * count_tokens(tokens, mask).sqrt())
 
 
 def bilinear(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Returns the tokens as they are: C = Σ x xᵀ.
+    """Returns the tokens unchanged: C = Σ x xᵀ.
 
     Args:
         tokens: (B, N, C).
@@ -162,7 +112,7 @@ def gaussian(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 class _SecondMoment(torch.autograd.Function):
-    """XᵀX. Its gradient is X (G + Gᵀ), one product where going back through both factors takes two."""
+    """XᵀX. Its gradient X (G + Gᵀ) takes one product; autograd through both factors would take two."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor) -> Tensor:
@@ -188,9 +138,13 @@ def second_moment(rows: Tensor) -> Tensor:
 
 
 class Moment(nn.Module):
-    """Base of the moments: ``forward`` maps tokens (B, N, C) and a mask (B, N) to rows (B, N, ``out_channels``) and a
-    scale (B,). The moment is (scale · rows)ᵀ (scale · rows), but its scale is carried apart from its rows, which stay
-    near 1: neither 1e-20 nor 1e15 then leaves the range of float32.
+    """Base class of the moments: maps tokens (B, N, C) and a mask (B, N) to rows (B, N, C') and a scale (B,).
+
+    The moment is (scale · rows)ᵀ (scale · rows). Keeping the scale apart keeps the rows close to 1, so that features of
+    size 1e-20 or 1e15 stay within the range of float32.
+
+    Attributes:
+        out_channels: C'.
     """
 
     def __init__(self, channels: int) -> None:
@@ -216,7 +170,7 @@ class Covariance(Moment):
 
 @register("moment", "gaussian")
 class Gaussian(Moment):
-    """The Gaussian embedding, one channel more: see `polycov.functional.gaussian`."""
+    """The Gaussian embedding, with one more channel: see `polycov.functional.gaussian`."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels + 1)

@@ -1,18 +1,97 @@
-"""Which way to evaluate a pool: all ways give the same feature, so the cheapest is taken."""
+"""How to compute a pool: the route, the algorithm and the dtype, decided here and nowhere else.
 
-from typing import Literal, get_args
+All routes and algorithms compute the same feature, so the cheapest is taken. Prices are counted in products of square
+matrices, and were fitted to times on a CPU (``polycov bench --what routes ideas``). Decisions are plain Python on
+shapes, so they work under `torch.compile` and `torch.export`.
+"""
+
+from typing import Literal, NamedTuple, Protocol, get_args
+
+import torch
 
 from polycov.errors import PolycovError, known
-from polycov.pooling.functions.base import MatrixFunction
 
 Route = Literal["auto", "covariance", "gram", "paper"]
+Algorithm = Literal["products", "eigenvalues"]
+
+HALF = (torch.float16, torch.bfloat16)
+
+RECTANGULAR = 1.6  # a product with the rows on the N × N side, beside a square product of as many multiply-adds
+FORWARD_AND_BACKWARD = 3.2  # a matrix product with its share of the backward pass, beside the product alone
+MARGIN = 0.95  # an eigendecomposition must be this much cheaper than products
+
+
+class Priced(Protocol):
+    """What the plan asks of a matrix function.
+
+    Attributes:
+        products: the number of matrix products; None if the function can only be computed on eigenvalues.
+        slope_steps: the iterations in a divided difference, which the backward pass on eigenvalues needs; None if a
+            function made of products cannot be computed on eigenvalues.
+        routes: the routes that exist for the function.
+    """
+
+    products: int | None
+    slope_steps: int | None
+    routes: tuple[str, ...]
+
+
+class Plan(NamedTuple):
+    """How to compute a pool for one shape.
+
+    Attributes:
+        route: "covariance" (the C × C side), "gram" (the N × N side) or "paper" (the sketch at every location).
+        algorithm: how the matrix function is computed.
+        dtype: what to compute in.
+    """
+
+    route: str
+    algorithm: Algorithm
+    dtype: torch.dtype
+
+
+def make_plan(
+    function: Priced,
+    locations: int,
+    channels: int,
+    *,
+    dtype: torch.dtype,
+    device: str = "cpu",
+    gradient: bool = False,
+    masked: bool = False,
+    steep: bool = False,
+    route: Route = "auto",
+) -> Plan:
+    """Plans how to compute a function of the second-order statistic.
+
+    Args:
+        function: the matrix function.
+        locations: N.
+        channels: C, after the moment.
+        dtype: of the features.
+        device: the type of the device.
+        gradient: whether a backward pass follows.
+        masked: whether some tokens may be hidden.
+        steep: whether a stage with unbounded derivative follows.
+        route: "auto" for the cheapest, or the route to take.
+
+    Example:
+        >>> from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
+        >>> make_plan(NewtonSchulzSqrt(5), 784, 256, dtype=torch.float16, gradient=True)
+        Plan(route='covariance', algorithm='eigenvalues', dtype=torch.float32)
+    """
+    chosen = cheapest_route(function, locations, channels) if route == "auto" else route
+    on_covariance = chosen == "covariance"
+    algorithm = choose_algorithm(function, channels if on_covariance else locations, device, gradient)
+    full_rank = on_covariance and not masked and locations >= 2 * channels
+    return Plan(chosen, algorithm, _choose_dtype(function, dtype, full_rank and not steep))
 
 
 def check_route(route: str) -> Route:
     """Returns ``route`` if it is one.
 
     Raises:
-        PolycovError: otherwise, with the known ones.
+        PolycovError: if it is unknown.
     """
     for name in get_args(Route):
         if route == name:
@@ -20,34 +99,79 @@ def check_route(route: str) -> Route:
     raise PolycovError(f"Unknown route {route!r}. {known(str(route), get_args(Route))}")
 
 
-def cost(route: str, function: MatrixFunction, locations: int, channels: int) -> float:
-    """Returns the multiply-adds of a function of the statistic, by one route, for one sample.
+def price(function: Priced, size: int, algorithm: Algorithm, gradient: bool = False) -> float:
+    """Returns the price of a function of a ``size`` × ``size`` matrix, in products of such matrices.
 
-    On the N × N side the products with the rows are counted 1.6 times: that is what makes the model agree with times
-    measured where the two routes meet (``polycov bench --what routes``).
+    An eigendecomposition costs 9 + 1100/size products and V f(λ) Vᵀ one more. The backward pass on eigenvalues costs
+    four products, and 234/size for each step of the divided differences.
+    """
+    if algorithm == "products":
+        return (function.products or 0) * (FORWARD_AND_BACKWARD if gradient else 1.0)
+    forward = 10 + 1100 / size
+    return forward + 4 + 234 * (function.slope_steps or 0) / size if gradient else forward
+
+
+def route_cost(route: str, function: Priced, locations: int, channels: int) -> float:
+    """Returns the multiply-adds per sample of the forward pass by one route.
+
+    The function counts with its products if it has them, and on eigenvalues otherwise. So the route depends on the
+    shape alone, and is the same on every device, in training and in evaluation.
 
     Args:
-        route: "covariance" (the C × C side) or "gram" (the N × N side).
-        function: stage 2.
+        route: "covariance" or "gram".
+        function: the matrix function.
         locations: N.
-        channels: C.
+        channels: C, after the moment.
     """
+    algorithm: Algorithm = "eigenvalues" if function.products is None else "products"
     n, c = float(locations), float(channels)
     if route == "covariance":
-        return n * c * c + function.cost(channels)
+        return n * c * c + price(function, channels, algorithm) * c**3
     rectangular = n * n * c + n * n * c + n * c * c  # S, r(S) X, Xᵀ(r(S) X)
-    return 1.6 * rectangular + function.cost(locations)
+    return RECTANGULAR * rectangular + price(function, locations, algorithm) * n**3
 
 
-def cheapest(function: MatrixFunction, locations: int, channels: int) -> str:
-    """Returns the cheapest route.
+def cheapest_route(function: Priced, locations: int, channels: int) -> str:
+    """Returns the cheaper of the routes "covariance" and "gram".
 
     Example:
         >>> from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
-        >>> cheapest(NewtonSchulzSqrt(5), 784, 256), cheapest(NewtonSchulzSqrt(5), 49, 512)
+        >>> cheapest_route(NewtonSchulzSqrt(5), 784, 256), cheapest_route(NewtonSchulzSqrt(5), 49, 512)
         ('covariance', 'gram')
     """
     if "gram" not in function.routes:
         return "covariance"
-    gram, covariance = (cost(route, function, locations, channels) for route in ("gram", "covariance"))
+    gram, covariance = (route_cost(route, function, locations, channels) for route in ("gram", "covariance"))
     return "gram" if gram < covariance else "covariance"
+
+
+def choose_algorithm(function: Priced, size: int, device: str, gradient: bool) -> Algorithm:
+    """Returns how to compute a function of a ``size`` × ``size`` matrix.
+
+    On devices other than the CPU eigendecompositions are slow, and compilers cannot handle them; there, a function is
+    computed on eigenvalues only if there is no other way.
+    """
+    if function.products is None:
+        return "eigenvalues"
+    if function.slope_steps is None or device != "cpu" or torch.compiler.is_compiling():
+        return "products"
+    size = max(size, 1)
+    products = price(function, size, "products", gradient)
+    return "eigenvalues" if price(function, size, "eigenvalues", gradient) < MARGIN * products else "products"
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    """Returns float32 for half precision, and any other dtype unchanged."""
+    return torch.float32 if dtype in HALF else dtype
+
+
+def _choose_dtype(function: Priced, dtype: torch.dtype, well_conditioned: bool) -> torch.dtype:
+    """Functions that exist on eigenvalues only take float64, unless the spectrum stays away from 0.
+
+    The root of an eigenvalue that is 0 but for rounding is wrong by √eps, 3e-4 in float32. With N ≥ 2C locations and no
+    mask the statistic has full rank with room to spare, and float32 is enough; unless a steep stage follows, whose
+    gradient amplifies small errors.
+    """
+    if function.products is None and not well_conditioned:
+        return torch.float64
+    return at_least_float32(dtype)

@@ -1,4 +1,4 @@
-"""The table of stages: what a spec string may name. Help texts, errors, docs and contract tests read it."""
+"""The registry of stages that a spec can name; help, errors, docs and contract tests are generated from it."""
 
 import inspect
 from collections.abc import Callable
@@ -12,13 +12,13 @@ from polycov.errors import SpecError, known
 Kind = Literal["moment", "function", "vector", "first_order", "post"]
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
-# What a pool gives to a stage that asks for it by name; everything else in a signature is written in the spec.
+# Parameters that the pool fills in; all others in the signature of a stage are arguments in a spec.
 CONTEXT = ("channels", "features", "seed")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A registered stage: its kind, its name, the callable that builds it, and examples of its use in a spec."""
+    """A registered stage: its kind, its name, the callable that builds it, and examples of it in a spec."""
 
     kind: Kind
     name: str
@@ -27,10 +27,10 @@ class Stage:
 
     @property
     def signature(self) -> inspect.Signature:
-        """What may be written between the parentheses of the stage in a spec."""
+        """The arguments of the stage in a spec."""
         signature = inspect.signature(self.build)
-        own = [p for name, p in signature.parameters.items() if name not in CONTEXT]
-        return signature.replace(parameters=own, return_annotation=inspect.Signature.empty)
+        arguments = [p for name, p in signature.parameters.items() if name not in CONTEXT]
+        return signature.replace(parameters=arguments, return_annotation=inspect.Signature.empty)
 
     @property
     def summary(self) -> str:
@@ -44,21 +44,23 @@ _STAGES: dict[str, Stage] = {}
 def register(kind: Kind, name: str, *examples: str) -> Callable[[Factory], Factory]:
     """Registers a Module class, or a function that builds a Module, as the stage ``name``.
 
-    A parameter called ``channels``, ``features`` or ``seed`` is filled in by the pool; all others are the arguments
-    of the stage in a spec.
+    The pool fills in parameters called ``channels``, ``features`` and ``seed``; all others are arguments of the stage
+    in a spec.
 
     Args:
-        kind: where the stage may stand.
+        kind: the kind of stage.
         name: its name in a spec.
-        examples: specs of the stage, small enough for tests; by default its bare name.
+        examples: the stage as it appears in a spec, small enough for tests; by default its bare name.
 
     Raises:
-        SpecError: if the name is taken.
+        SpecError: if the name is already registered.
     """
 
     def add(build: Factory) -> Factory:
         if name in _STAGES:
-            raise SpecError(f"A stage named {name!r} is registered already, as a {_STAGES[name].kind}.")
+            raise SpecError(
+                f"The stage {name!r} is already registered, as a {_STAGES[name].kind}. Choose another name."
+            )
         _STAGES[name] = Stage(kind, name, build, examples or (name,))
         return build
 
@@ -66,22 +68,31 @@ def register(kind: Kind, name: str, *examples: str) -> Callable[[Factory], Facto
 
 
 def get_stage(name: str, kinds: tuple[Kind, ...], where: str) -> Stage:
-    """Returns the stage ``name``, which must be of one of the ``kinds``; ``where`` is the spec, for the error."""
+    """Returns the stage ``name``.
+
+    Args:
+        name: its name.
+        kinds: the kinds that are allowed.
+        where: the spec, for the error message.
+
+    Raises:
+        SpecError: if there is no such stage, or it has another kind.
+    """
     stage = _STAGES.get(name)
-    wanted = " or ".join(kind.replace("_", "-") for kind in kinds)
+    expected = " or ".join(kind.replace("_", "-") for kind in kinds)
     if stage is None:
         names = [s.name for s in _STAGES.values() if s.kind in kinds]
-        raise SpecError(f"Unknown {wanted} {name!r} in {where!r}. {known(name, names)}")
+        raise SpecError(f"Unknown {expected} {name!r} in {where!r}. {known(name, names)}")
     if stage.kind not in kinds:
         raise SpecError(
-            f"Expected a {wanted}, got the {stage.kind.replace('_', '-')} {name!r} in {where!r}. A spec reads "
-            "'moment | function | vector', or one first-order pooling, with any number of '| post' behind."
+            f"Expected a {expected}, got the {stage.kind.replace('_', '-')} {name!r} in {where!r}. A spec is "
+            "'moment | function | vector', or a first-order pooling, followed by any number of '| post'."
         )
     return stage
 
 
 def list_stages(kind: Kind | None = None) -> list[Stage]:
-    """Lists the registered stages, of one kind or of all, by name.
+    """Lists the registered stages by name, all or those of one kind.
 
     Example:
         >>> [stage.name for stage in list_stages("moment")]

@@ -1,4 +1,4 @@
-"""Spec strings: ``covariance | sqrt(5) | tensor_sketch(8192)`` to an object and back."""
+"""Spec strings such as ``covariance | sqrt(5) | tensor_sketch(8192)``, parsed to an object and printed back."""
 
 import ast
 import inspect
@@ -9,7 +9,7 @@ import polycov.pooling.first_order
 import polycov.pooling.functions
 import polycov.pooling.moments
 import polycov.pooling.post
-import polycov.pooling.vectors  # noqa: F401  (the imports fill the registry)
+import polycov.pooling.vectors  # noqa: F401  (importing them registers the stages)
 from polycov.errors import SpecError
 from polycov.pooling.registry import Kind, Stage, get_stage
 
@@ -18,13 +18,13 @@ Value = int | float | str | bool | None
 
 @dataclass(frozen=True)
 class StageSpec:
-    """One stage of a spec: a registered stage with the values of its arguments."""
+    """One stage of a spec: a registered stage with its arguments."""
 
     stage: Stage
-    arguments: tuple[tuple[str, Any], ...]  # every parameter by name, defaults filled in
+    arguments: tuple[tuple[str, Any], ...]  # all of them by name, including defaults
 
     def __str__(self) -> str:
-        """Positional arguments always, keyword arguments where they differ from their defaults."""
+        """Writes all positional arguments, and keyword arguments that differ from their defaults."""
         words: list[str] = []
         values = dict(self.arguments)
         for name, parameter in self.stage.signature.parameters.items():
@@ -38,27 +38,27 @@ class StageSpec:
         return f"{self.stage.name}({', '.join(words)})" if words else self.stage.name
 
     def build(self, **context: int) -> Any:
-        """Builds the Module; ``context`` holds what the pool knows (channels, features, seed)."""
+        """Builds the Module; ``context`` holds what the pool fills in (channels, features, seed)."""
         values = dict(self.arguments)
-        wanted = inspect.signature(self.stage.build).parameters
+        parameters = inspect.signature(self.stage.build).parameters
         positional: list[Any] = []
-        for name, parameter in wanted.items():
+        for name, parameter in parameters.items():
             if parameter.kind is parameter.VAR_POSITIONAL:
                 positional += values.pop(name)
-        keywords = values | {name: value for name, value in context.items() if name in wanted}
+        keywords = values | {name: value for name, value in context.items() if name in parameters}
         return self.stage.build(*positional, **keywords)
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed spec: the aggregation (moment, function and vector, or one first-order pooling) and what follows."""
+    """A parsed spec: the aggregation (moment, function and vector, or a first-order pooling) and later stages."""
 
     aggregation: tuple[StageSpec, ...]
     post: tuple[StageSpec, ...]
 
     @property
     def first_order(self) -> bool:
-        """Whether it is a first-order pooling."""
+        """Whether it is first-order pooling."""
         return len(self.aggregation) == 1
 
     def __str__(self) -> str:
@@ -69,7 +69,7 @@ def parse_spec(text: str) -> Spec:
     """Parses a spec: ``moment | function | vector``, or a first-order pooling, and any number of ``| post``.
 
     Raises:
-        SpecError: if it does not parse; the message holds the spec and what is known.
+        SpecError: if it is invalid.
 
     Example:
         >>> str(parse_spec("covariance|sqrt|tensor_sketch( dim=64 )"))
@@ -77,15 +77,15 @@ def parse_spec(text: str) -> Spec:
     """
     if not isinstance(text, str) or not text.strip():
         raise SpecError(f"Expected a spec such as 'covariance | sqrt(5) | triu', got {text!r}.")
-    parts = [part.strip() for part in text.split("|")]
-    first = _parse_stage(parts[0], ("moment", "first_order"), text)
-    order: tuple[Kind, ...] = ("function", "vector") if first.stage.kind == "moment" else ()
-    if len(parts) < 1 + len(order):
+    words = [word.strip() for word in text.split("|")]
+    first = _parse_stage(words[0], ("moment", "first_order"), text)
+    kinds: tuple[Kind, ...] = ("function", "vector") if first.stage.kind == "moment" else ()
+    if len(words) < 1 + len(kinds):
         raise SpecError(
-            f"Expected a {order[len(parts) - 1]} after {parts[-1]!r} in {text!r}: moment | function | vector."
+            f"Expected a {kinds[len(words) - 1]} after {words[-1]!r} in {text!r}: moment | function | vector."
         )
-    rest = [_parse_stage(part, (kind,), text) for part, kind in zip(parts[1:], order, strict=False)]
-    post = tuple(_parse_stage(part, ("post",), text) for part in parts[1 + len(order) :])
+    rest = [_parse_stage(word, (kind,), text) for word, kind in zip(words[1:], kinds, strict=False)]
+    post = tuple(_parse_stage(word, ("post",), text) for word in words[1 + len(kinds) :])
     if sum(stage.stage.name == "project" for stage in post) > 1:
         raise SpecError(f"Expected at most one project in {text!r}.")
     return Spec((first, *rest), post)
@@ -103,15 +103,15 @@ def _parse_stage(text: str, kinds: tuple[Kind, ...], where: str) -> StageSpec:
             raise ValueError
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpecError(
-            f"Cannot read {text!r} in {where!r}. A stage is a name with arguments, such as 'triu' or 'sqrt(5)'; "
-            "arguments are numbers or words. Methods go by name in create_pool."
+            f"Cannot read {text!r} in {where!r}. A stage is a name with optional arguments (numbers or words), such as "
+            "'triu' or 'sqrt(5)'. For a method such as 'isqrt-cov' use create_pool."
         ) from None
     stage = get_stage(call.func.id, kinds, where)
     signature = stage.signature
     try:
         bound = signature.bind(*positional, **keywords)
     except TypeError as error:
-        raise SpecError(f"{text!r} in {where!r} does not fit {stage.name}{signature}: {error}.") from None
+        raise SpecError(f"{text!r} in {where!r} does not match {stage.name}{signature}: {error}.") from None
     bound.apply_defaults()
     return StageSpec(stage, tuple(bound.arguments.items()))
 

@@ -1,4 +1,4 @@
-"""Stage 2: a function q of the statistic C, as specs name it."""
+"""Stage 2: a function q of the statistic C, by the names that specs use."""
 
 import math
 
@@ -7,9 +7,10 @@ from torch import Tensor
 from polycov.errors import PolycovError, finite_number, known, positive_int
 from polycov.pooling.functions.base import MatrixFunction, apply_function
 from polycov.pooling.functions.lyapunov import LyapunovSqrt
-from polycov.pooling.functions.newton_schulz import LONG, NewtonSchulzEigenvalues, NewtonSchulzSqrt
+from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.functions.polynomial import ChebyshevFunction, Polynomial
-from polycov.pooling.functions.spectral import SpectralFunction, SpectralLog, SpectralPower
+from polycov.pooling.functions.spectral import SpectralLog, SpectralPower
+from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
 register("function", "polynomial", "polynomial(0.5, 1, -0.25)", "polynomial(0, 2, -1, 0.5, unit_trace=True)")(
@@ -22,19 +23,17 @@ class Identity(MatrixFunction):
     """q(C) = C."""
 
     degree = 1.0
+    products = 0
 
-    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         return matrix
 
-    def quotient(self, gram: Tensor, root: Tensor) -> None:
+    def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> None:
         return None
-
-    def cost(self, size: int) -> float:
-        return 0.0
 
 
 def _exact(stage: str, method: object) -> bool:
-    """Whether ``method`` is the word 'exact'; otherwise it must be a number of steps."""
+    """Whether ``method`` is "exact"; any other string is an error."""
     if isinstance(method, str) and method != "exact":
         raise PolycovError(f"Expected {stage}(exact) or {stage} with a positive integer, got {stage}({method}).")
     return method == "exact"
@@ -42,27 +41,23 @@ def _exact(stage: str, method: object) -> bool:
 
 @register("function", "sqrt", "sqrt(1)", "sqrt(5)", "sqrt(exact)", "sqrt(20, gradient=lyapunov)")
 def sqrt(method: int | str = 5, *, gradient: str = "own") -> MatrixFunction:
-    """√C: k Newton–Schulz iterations, or ``exact``, by eigendecomposition.
+    """√C by k Newton–Schulz iterations, or ``exact`` by eigendecomposition.
 
     Args:
         method: the number of iterations, or "exact".
-        gradient: "own", the derivative of what is computed; or "lyapunov", that of the exact root.
+        gradient: "own" for the derivative of what is computed, "lyapunov" for that of the exact root.
     """
     if gradient not in ("own", "lyapunov"):
         raise PolycovError(f"Unknown gradient {gradient!r} of sqrt. {known(str(gradient), ['own', 'lyapunov'])}")
     if _exact("sqrt", method):
-        return SpectralPower(0.5)  # its gradient is the solution of the Lyapunov equation
+        return SpectralPower(0.5)  # its gradient solves the Lyapunov equation
     iterations = positive_int("sqrt", "iterations", method)
-    if gradient == "lyapunov":
-        return LyapunovSqrt(iterations)
-    if iterations > LONG:
-        return SpectralFunction(NewtonSchulzEigenvalues(iterations), 0.5)
-    return NewtonSchulzSqrt(iterations)
+    return LyapunovSqrt(iterations) if gradient == "lyapunov" else NewtonSchulzSqrt(iterations)
 
 
 @register("function", "power", "power(0.3, exact)", "power(0.7, 12)")
 def power(exponent: float, method: int | str = "exact") -> MatrixFunction:
-    """C^p, p > 0: ``exact``, or a Chebyshev polynomial of the given degree on [0, 1] times the trace.
+    """C^p for p > 0, ``exact`` or by a Chebyshev polynomial of the given degree on [0, 1] times the trace.
 
     Args:
         exponent: p.
@@ -76,12 +71,12 @@ def power(exponent: float, method: int | str = "exact") -> MatrixFunction:
 
 @register("function", "log", "log(exact)", "log(16)")
 def log(method: int | str = "exact", *, floor: float | None = None) -> MatrixFunction:
-    """Log C: ``exact``, or a Chebyshev polynomial of the given degree on [floor, 1] times the trace.
+    """Log C, ``exact`` or by a Chebyshev polynomial of the given degree on [floor, 1] times the trace.
 
     Args:
         method: "exact", or the degree.
-        floor: the eigenvalue, as a share of the trace, below which the logarithm stops falling (exact: default 1e-6)
-            or below which the polynomial is not fitted (default 1e-3).
+        floor: an eigenvalue, as a fraction of the trace. Below it, the exact logarithm is constant (default 1e-6) and
+            the polynomial is not fitted (default 1e-3).
     """
     exact = _exact("log", method)
     low = finite_number("log", "floor", (1e-6 if exact else 1e-3) if floor is None else floor, 0, 1)
@@ -91,7 +86,7 @@ def log(method: int | str = "exact", *, floor: float | None = None) -> MatrixFun
 
 
 def matrix_sqrt(matrix: Tensor, method: int | str = 5) -> Tensor:
-    """Returns √C of symmetric positive semidefinite C, (B, C, C), by k Newton–Schulz iterations or "exact".
+    """Returns √C of symmetric positive semidefinite C, (B, C, C), "exact" or by k Newton–Schulz iterations.
 
     Example:
         >>> matrix_sqrt(torch.tensor([[[4.0, 0.0], [0.0, 9.0]]]), "exact").diagonal(dim1=1, dim2=2)
@@ -101,7 +96,7 @@ def matrix_sqrt(matrix: Tensor, method: int | str = 5) -> Tensor:
 
 
 def matrix_power(matrix: Tensor, exponent: float, method: int | str = "exact") -> Tensor:
-    """Returns C^p of symmetric positive semidefinite C, (B, C, C), exactly or by a polynomial of a given degree.
+    """Returns C^p of symmetric positive semidefinite C, (B, C, C), "exact" or by a polynomial of the given degree.
 
     Example:
         >>> matrix_power(torch.tensor([[[8.0]]]), 1 / 3).item()
@@ -111,7 +106,7 @@ def matrix_power(matrix: Tensor, exponent: float, method: int | str = "exact") -
 
 
 def matrix_log(matrix: Tensor, method: int | str = "exact", floor: float | None = None) -> Tensor:
-    """Returns log C of symmetric positive semidefinite C, (B, C, C), exactly or by a polynomial of a given degree.
+    """Returns log C of symmetric positive semidefinite C, (B, C, C), "exact" or by a polynomial of the given degree.
 
     Example:
         >>> round(matrix_log(torch.tensor([[[math.e]]])).item(), 6)

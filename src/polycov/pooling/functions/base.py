@@ -1,36 +1,41 @@
-"""What every matrix function gives to a pool."""
+"""The interface of matrix functions."""
 
 import torch
 from torch import Tensor, nn
 
 from polycov.errors import NonFiniteError, PolycovError
+from polycov.pooling.plan import Algorithm, choose_algorithm
 
 
 class MatrixFunction(nn.Module):
-    """A function q of the second-order statistic C, as it acts on A = C / tr C.
+    """A function q of the second-order statistic C, in terms of A = C / tr C.
 
-    A pool hands over A (its eigenvalues lie in [0, 1]) and ``root`` = √(tr C), and takes
-    ``q(C) = (tr C) ** degree · forward(A, root)``. On the side of the Gram matrix S = rows rowsᵀ the same function is
-    ``constant(root) · I + rowsᵀ quotient(S, root) rows``, since q(x) = b + x·r(x).
+    A pool passes A, whose eigenvalues lie in [0, 1], and ``root`` = √(tr C), and computes
+    ``q(C) = (tr C) ** degree · forward(A, root, algorithm)``. With the Gram matrix S = rows rowsᵀ the same function is
+    ``constant(root) · I + rowsᵀ quotient(S, root, algorithm) rows``, since q(x) = b + x·r(x).
+
+    A subclass must define ``products``; the plan (`polycov.pooling.plan`) decides on the algorithm.
 
     Attributes:
-        degree: the power of the trace that `forward` leaves to the pool; 0 if it leaves none.
-        exact: whether the function runs on eigenvalues; then the pool computes in float64 (see `spectral`).
-        routes: the routes it can take.
+        degree: the power of the trace that `forward` leaves to the pool; 0 if none.
+        products: the number of matrix products; None if the function can only be computed on eigenvalues.
+        slope_steps: see `polycov.pooling.plan.Priced`; None if there is only one algorithm.
+        routes: the routes that exist for the function.
     """
 
     degree: float = 0.0
-    exact: bool = False
+    products: int | None
+    slope_steps: int | None = None
     routes: tuple[str, ...] = ("covariance", "gram", "paper")
 
     def __init__(self) -> None:
         super().__init__()
 
-    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         """Returns f(A) for symmetric A of trace 1, (B, C, C), and root = √(tr C), (B,)."""
         raise NotImplementedError
 
-    def quotient(self, gram: Tensor, root: Tensor) -> Tensor | None:
+    def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor | None:
         """Returns r(S), (B, N, N), or None for r = 1."""
         raise NotImplementedError
 
@@ -38,13 +43,9 @@ class MatrixFunction(nn.Module):
         """Returns b, (B,), or None for b = 0."""
         return None
 
-    def cost(self, size: int) -> float:
-        """Returns the multiply-adds of the function on a matrix of ``size`` rows."""
-        raise NotImplementedError
-
 
 def add_identity(matrix: Tensor, constant: Tensor | None) -> Tensor:
-    """Returns ``matrix + constant · I`` for one constant a sample, (B,)."""
+    """Returns ``matrix + constant · I`` with one constant per sample, (B,)."""
     if constant is None:
         return matrix
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
@@ -54,7 +55,7 @@ def add_identity(matrix: Tensor, constant: Tensor | None) -> Tensor:
 def split_trace(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Returns A = C / tr C, tr C and √(tr C), (B,), of symmetric positive semidefinite C, (B, C, C).
 
-    A zero matrix stays zero, with a gradient of 0; its trace is given as the smallest normal number, so that its
+    A zero matrix stays zero, with a gradient of 0. Its root is computed from the smallest normal number, so that its
     logarithm is finite and its powers are nearly 0.
     """
     trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
@@ -64,10 +65,10 @@ def split_trace(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def apply_function(function: MatrixFunction, matrix: Tensor) -> Tensor:
-    """Returns q(C) for symmetric positive semidefinite C, (B, C, C): what a pool does, on a matrix of one's own.
+    """Returns q(C) for symmetric positive semidefinite C, (B, C, C), as a pool computes it.
 
     Raises:
-        PolycovError: on a wrong shape.
+        PolycovError: if the shape is wrong.
         NonFiniteError: if the trace of a matrix is negative, NaN or Inf.
     """
     if matrix.ndim != 3 or matrix.shape[1] != matrix.shape[2]:
@@ -75,4 +76,6 @@ def apply_function(function: MatrixFunction, matrix: Tensor) -> Tensor:
     unit, _, root = split_trace(matrix)
     if not torch.compiler.is_compiling() and not bool(root.isfinite().all()):
         raise NonFiniteError("Expected positive semidefinite matrices, got a trace that is negative, NaN or Inf.")
-    return (root ** (2 * function.degree))[:, None, None] * function(unit, root)
+    gradient = torch.is_grad_enabled() and matrix.requires_grad
+    algorithm = choose_algorithm(function, matrix.shape[-1], matrix.device.type, gradient)
+    return (root ** (2 * function.degree))[:, None, None] * function(unit, root, algorithm)

@@ -7,21 +7,22 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.pooling.functions.base import MatrixFunction
-from polycov.pooling.functions.newton_schulz import newton_schulz, products
+from polycov.pooling.functions.newton_schulz import count_products, newton_schulz
+from polycov.pooling.plan import Algorithm
 
 
 class _Lyapunov(torch.autograd.Function):
-    """L with Q L + L Q = G. Its own derivatives are solutions of the same equation, so it differentiates for ever."""
+    """L with Q L + L Q = G. Its derivatives solve the same equation, so it has derivatives of any order."""
 
     @staticmethod
     def forward(ctx: Any, root: Tensor, right: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(root)
         values = values.clamp(min=0)
-        # The eigenvalues are roots, so what rounding leaves of a 0 is the root of an epsilon.
+        # The eigenvalues are roots, so rounding turns a 0 into the root of an epsilon.
         floor = values.amax(-1)[:, None, None] * (16 * torch.finfo(values.dtype).eps) ** 0.5
         total = values.unsqueeze(-1) + values.unsqueeze(-2)
-        some = total > floor
-        inner = torch.where(some, vectors.mT @ right @ vectors / torch.where(some, total, 1.0), 0.0)
+        positive = total > floor
+        inner = torch.where(positive, vectors.mT @ right @ vectors / torch.where(positive, total, 1.0), 0.0)
         solution = vectors @ inner @ vectors.mT
         ctx.save_for_backward(root, right)
         return solution
@@ -63,11 +64,11 @@ class _LyapunovSqrt(torch.autograd.Function):
 
 
 class LyapunovSqrt(MatrixFunction):
-    """√C by Newton–Schulz iteration with the gradient of the exact root.
+    """√C by Newton–Schulz iteration, with the gradient of the exact root.
 
-    From Q² = C follows dQ Q + Q dQ = dC, so the gradient L of C solves Q L + L Q = G. It is the gradient of the limit,
-    not of the k iterations: at k = 5 the two differ by tens of per cent on small eigenvalues. For the exact root
-    (``sqrt(exact)``) they are the same thing.
+    Q² = C implies dQ Q + Q dQ = dC, so the gradient L of C solves Q L + L Q = G. It is the gradient of the limit, not
+    of k iterations: at k = 5 the two differ by tens of per cent on small eigenvalues. For the exact root
+    (``sqrt(exact)``) they are equal.
 
     Reference: Lin, Maji, "Improved Bilinear Pooling with CNNs", BMVC 2017.
     """
@@ -78,10 +79,8 @@ class LyapunovSqrt(MatrixFunction):
     def __init__(self, iterations: int) -> None:
         super().__init__()
         self.iterations = positive_int("sqrt", "iterations", iterations)
+        self.products = count_products(self.iterations)
 
-    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         result: Tensor = _LyapunovSqrt.apply(matrix, self.iterations)
         return result
-
-    def cost(self, size: int) -> float:
-        return products(self.iterations) * float(size) ** 3

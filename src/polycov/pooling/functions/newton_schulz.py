@@ -1,4 +1,4 @@
-"""The square root by coupled Newton–Schulz iteration: a polynomial of the matrix, made of products alone."""
+"""The square root by coupled Newton–Schulz iteration: a polynomial of the matrix, computed with products alone."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,24 +8,25 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.pooling.functions.base import MatrixFunction
-from polycov.pooling.functions.spectral import ScalarFunction, spectral
+from polycov.pooling.functions.spectral import Quotient, ScalarFunction, spectral
+from polycov.pooling.plan import Algorithm
 
 
 class _Step(NamedTuple):
-    """What one step, of one or two iterations, leaves for the derivative. All matrices are polynomials of A."""
+    """The matrices of one step, of one or two iterations, that the derivative needs. All are polynomials of A."""
 
-    matrix: Tensor  # M, whose limit is I
+    matrix: Tensor  # M, which converges to I
     square: Tensor | None  # M²; None for a single iteration
     factor: Tensor  # G
     before: Tensor | None  # the result before the step, P; None for the identity
     after: Tensor  # P G
-    power: Tensor | None  # G², where it was needed
+    power: Tensor | None  # G², if it was computed
 
 
 def _iterate(matrix: Tensor, iterations: int, inverse: bool, tape: list[_Step] | None = None) -> Tensor:
-    """Runs the iteration two steps at a time, and writes what the derivative needs on the tape, if there is one.
+    """Runs the iteration, two at a time, and appends to the tape what the derivative needs.
 
-    With M = Z Y the step is T = (3I − M)/2, Y ← Y T, Z ← Z T, M ← M T². Two steps multiply Y and Z by
+    With M = Z Y an iteration is T = (3I − M)/2, Y ← Y T, Z ← Z T, M ← M T². Two of them multiply Y and Z by
     G = T(M) T(M T(M)²) = (36 I − 39 M + 27 M² − 9 M³ + M⁴)/16, which takes two products.
     """
     sizes = [2] * (iterations // 2) + [1] * (iterations % 2)
@@ -44,14 +45,14 @@ def _iterate(matrix: Tensor, iterations: int, inverse: bool, tape: list[_Step] |
         power = None if last or first else factor @ factor
         if tape is not None:
             tape.append(_Step(current, square, factor, result, after, power))
-        if not last:  # M G²; the first M is A, so that it is the result times G
+        if not last:  # M G²; the first M is A, so it is the result times G
             current = after @ factor if power is None else current @ power
         result = after
     return matrix if result is None else result
 
 
 def _tangent(tape: list[_Step], direction: Tensor, inverse: bool) -> Tensor:
-    """The derivative of `_iterate` in a symmetric direction. Squares of symmetric matrices cost one product."""
+    """The derivative of `_iterate` in a symmetric direction; that of a square takes one product and its transpose."""
     current, result = direction, None if inverse else direction
     for i, step in enumerate(tape):
         if step.square is None:
@@ -78,8 +79,8 @@ def _tangent(tape: list[_Step], direction: Tensor, inverse: bool) -> Tensor:
 
 
 class _NewtonSchulz(torch.autograd.Function):
-    """The derivative of a polynomial of a symmetric matrix is self-adjoint: backward is the derivative along the
-    gradient, with half the products of going back through each one, and nothing but the tape kept.
+    """The derivative of a polynomial of a symmetric matrix is self-adjoint, so the backward pass is the derivative in
+    the direction of the gradient. It takes half the products of autograd, and stores nothing but the tape.
     """
 
     @staticmethod
@@ -92,13 +93,13 @@ class _NewtonSchulz(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        matrix, *kept = ctx.saved_tensors
-        if torch.is_grad_enabled():  # for a second derivative the tape must know where it comes from
+        matrix, *saved = ctx.saved_tensors
+        if torch.is_grad_enabled():  # a second derivative needs a tape with a graph
             tape: list[_Step] = []
             _iterate(matrix, ctx.iterations, ctx.inverse, tape)
         else:
             size = len(_Step._fields)
-            tape = [_Step(*kept[i : i + size]) for i in range(0, len(kept), size)]
+            tape = [_Step(*saved[i : i + size]) for i in range(0, len(saved), size)]
         return _tangent(tape, 0.5 * (grad + grad.mT), ctx.inverse), None, None
 
 
@@ -106,16 +107,16 @@ def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False)
     """Returns Y_k ≈ A^(1/2), or Z_k ≈ A^(−1/2), after k iterations.
 
     Y₀ = A, Z₀ = I, T = ½(3I − Z Y), Y ← Y T, Z ← T Z. Both are polynomials of A, and Y_k = A Z_k. Iterations are done
-    in pairs, which takes 10 products for k = 5 instead of the 15 as written.
+    in pairs, which takes 10 products for k = 5 instead of 15.
 
     Args:
-        matrix: symmetric A with eigenvalues in [0, 1], (B, C, C); divide by the trace before.
-        iterations: k ≥ 1. Where A has eigenvalues 0, rounding may make them negative and each iteration then
-            multiplies them by 1.5: past k ≈ 15 in float32, or 40 in float64, the iteration diverges.
+        matrix: symmetric A with eigenvalues in [0, 1], (B, C, C); divide by the trace first.
+        iterations: k ≥ 1. Rounding may turn an eigenvalue 0 negative, and each iteration then multiplies it by 1.5, so
+            the iteration of a singular matrix diverges beyond k ≈ 15 in float32 and 40 in float64.
         inverse: return Z_k.
 
     Returns:
-        (B, C, C). The gradient takes A for symmetric, and is symmetric.
+        (B, C, C). The gradient assumes that A is symmetric, and is symmetric.
 
     Reference: Li, Xie, Wang, Gao, "Towards Faster Training of Global Covariance Pooling Networks by Iterative Matrix
     Square Root Normalization", CVPR 2018.
@@ -125,17 +126,17 @@ def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False)
         tensor([[0.5000, 0.8660]])
     """
     iterations = positive_int("newton_schulz", "iterations", iterations)
-    if torch.compiler.is_compiling():  # torch 2.6 compiles a Function that keeps a tape to wrong gradients
+    if torch.compiler.is_compiling():  # torch 2.6 compiles a Function with a tape to wrong gradients
         return _iterate(matrix, iterations, inverse)
     result: Tensor = _NewtonSchulz.apply(matrix, iterations, inverse)
     return result
 
 
-def products(iterations: int) -> int:
-    """Returns the number of matrix products of `newton_schulz`.
+def count_products(iterations: int) -> int:
+    """Returns the number of matrix products in `newton_schulz`.
 
     Example:
-        >>> [products(k) for k in (1, 2, 3, 4, 5, 6)]
+        >>> [count_products(k) for k in (1, 2, 3, 4, 5, 6)]
         [1, 3, 5, 7, 10, 12]
     """
     pairs, single = divmod(iterations, 2)
@@ -144,17 +145,18 @@ def products(iterations: int) -> int:
     return 5 * pairs if single else 5 * pairs - 3
 
 
-# From here on the iteration is done on eigenvalues: as matrices it would not survive rounding.
-LONG = 12
+# With more iterations than this, rounding errors on a singular matrix grow too large, and only eigenvalues work.
+MOST_ITERATIONS = 12
 
 Jet = tuple[Tensor, Tensor, Tensor]
+Product = Callable[[Jet, Jet], Jet]
 
 
 class NewtonSchulzEigenvalues(ScalarFunction):
-    """y_k(x), or with ``inverse`` z_k(x): the iteration on one eigenvalue.
+    """y_k(x), or z_k(x) with ``inverse``: the iteration on one eigenvalue.
 
-    Divided differences go through it by the product rule (fg)[a, b] = f(a) g[a, b] + f[a, b] g(b), which subtracts no
-    near-equal numbers.
+    Divided differences follow from the product rule (fg)[a, b] = f(a) g[a, b] + f[a, b] g(b), which subtracts no
+    nearly equal numbers.
     """
 
     def __init__(self, iterations: int, *, inverse: bool = False) -> None:
@@ -173,36 +175,21 @@ class NewtonSchulzEigenvalues(ScalarFunction):
             return f[0] * g[0], f[1] * g[1], torch.addcmul(f[0] * g[2], f[2], g[1])
 
         one, zero = torch.ones((), dtype=a.dtype, device=a.device), torch.zeros((), dtype=a.dtype, device=a.device)
-        return self._run((a, b, one), (one, one, zero), times, (1.5, 1.5, 0.0))[2]
+        return self._iterate((a, b, one), (one, one, zero), times, (1.5, 1.5, 0.0))[2]
 
     def half_curvature(self, x: Tensor) -> Tensor:
         def times(f: Jet, g: Jet) -> Jet:  # Taylor coefficients
             return f[0] * g[0], f[0] * g[1] + f[1] * g[0], f[0] * g[2] + f[1] * g[1] + f[2] * g[0]
 
         one, zero = torch.ones_like(x), torch.zeros_like(x)
-        return self._run((x, one, zero), (one, zero, zero), times, (1.5, 0.0, 0.0))[2]
+        return self._iterate((x, one, zero), (one, zero, zero), times, (1.5, 0.0, 0.0))[2]
 
-    def _run(self, y: Jet, z: Jet, times: Callable[[Jet, Jet], Jet], half_three: tuple[float, float, float]) -> Jet:
+    def _iterate(self, y: Jet, z: Jet, times: Product, three_halves: tuple[float, float, float]) -> Jet:
         for _ in range(self.iterations):
             m = times(z, y)
-            t = half_three[0] - 0.5 * m[0], half_three[1] - 0.5 * m[1], half_three[2] - 0.5 * m[2]
+            t = three_halves[0] - 0.5 * m[0], three_halves[1] - 0.5 * m[1], three_halves[2] - 0.5 * m[2]
             y, z = times(y, t), times(z, t)
         return z if self.inverse else y
-
-
-def eigenvalues_pay(matrix: Tensor, iterations: int) -> bool:
-    """Whether the iteration is faster on the eigenvalues than on the matrix.
-
-    Counted in products of the same size, from times on a CPU: an eigendecomposition of C × C takes 9 + 1100/C of
-    them, a divided difference 234 k/C, and the way back through the iteration 2.2 for each of its own. On other
-    devices eigendecompositions are slow.
-    """
-    if matrix.device.type != "cpu" or torch.compiler.is_compiling():
-        return False
-    size, own = max(matrix.shape[-1], 1), products(iterations)
-    if torch.is_grad_enabled() and matrix.requires_grad:
-        return 14 + (1100 + 234 * iterations) / size < 0.95 * 3.2 * own
-    return 10 + 1100 / size < 0.95 * own
 
 
 class NewtonSchulzSqrt(MatrixFunction):
@@ -213,18 +200,17 @@ class NewtonSchulzSqrt(MatrixFunction):
     def __init__(self, iterations: int = 5) -> None:
         super().__init__()
         self.iterations = positive_int("sqrt", "iterations", iterations)
-        self.products = products(self.iterations)
+        self.products = count_products(self.iterations) if self.iterations <= MOST_ITERATIONS else None
+        self.slope_steps = self.iterations
 
-    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
-        return self._apply_to(matrix, inverse=False)
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
+        if algorithm == "eigenvalues":
+            return spectral(matrix, NewtonSchulzEigenvalues(self.iterations))
+        return newton_schulz(matrix, self.iterations)
 
-    def quotient(self, gram: Tensor, root: Tensor) -> Tensor:
-        return self._apply_to(gram, inverse=True)
-
-    def _apply_to(self, matrix: Tensor, inverse: bool) -> Tensor:
-        if eigenvalues_pay(matrix, self.iterations):
-            return spectral(matrix, NewtonSchulzEigenvalues(self.iterations, inverse=inverse))
-        return newton_schulz(matrix, self.iterations, inverse=inverse)
-
-    def cost(self, size: int) -> float:
-        return self.products * float(size) ** 3
+    def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
+        if algorithm == "products":
+            return newton_schulz(gram, self.iterations, inverse=True)
+        if self.products is None:  # z_k(0) = 1.5^k would amplify rounding errors
+            return spectral(gram, Quotient(NewtonSchulzEigenvalues(self.iterations)))
+        return spectral(gram, NewtonSchulzEigenvalues(self.iterations, inverse=True))

@@ -1,4 +1,4 @@
-"""Polynomials of a matrix with few products, and polynomials fitted to a scalar function."""
+"""Polynomials of a matrix with few products, and polynomials fitted to scalar functions."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,12 +8,13 @@ from torch import Tensor
 
 from polycov.errors import PolycovError, positive_int, true_or_false
 from polycov.pooling.functions.base import MatrixFunction, add_identity
+from polycov.pooling.plan import Algorithm
 
-Coefficient = float | Tensor  # a Tensor holds one value a sample, (B,)
+Coefficient = float | Tensor  # a Tensor holds one value per sample, (B,)
 
 
 def _stride(degree: int) -> int:
-    """The s that makes (s − 1) + ⌊degree / s⌋, the number of products, smallest."""
+    """The s that minimises (s − 1) + ⌊degree / s⌋, the number of products."""
     best = 1
     for s in range(2, degree + 1):
         if s - 1 + degree // s < best - 1 + degree // best:
@@ -21,11 +22,11 @@ def _stride(degree: int) -> int:
     return best
 
 
-def products(degree: int) -> int:
-    """Returns the number of matrix products that a polynomial of this degree takes.
+def count_products(degree: int) -> int:
+    """Returns the number of matrix products in a polynomial of this degree.
 
     Example:
-        >>> [products(k) for k in (1, 2, 4, 9, 16)]
+        >>> [count_products(k) for k in (1, 2, 4, 9, 16)]
         [1, 2, 3, 5, 7]
     """
     s = _stride(degree)
@@ -48,7 +49,7 @@ def _horner(blocks: Sequence[Sequence[Coefficient]], powers: Sequence[Tensor], t
     return result
 
 
-def _some(coefficients: Sequence[Coefficient]) -> Sequence[Coefficient]:
+def _not_empty(coefficients: Sequence[Coefficient]) -> Sequence[Coefficient]:
     if len(coefficients) == 0:
         raise PolycovError("Expected at least one coefficient, got none.")
     return coefficients
@@ -59,7 +60,7 @@ def polynomial(matrix: Tensor, coefficients: Sequence[Coefficient]) -> Tensor:
 
     Args:
         matrix: A, (B, C, C).
-        coefficients: c₀, c₁, …; each a number, or one a sample, (B,).
+        coefficients: c₀, c₁, …; each a number, or one number per sample, (B,).
 
     Reference: Paterson, Stockmeyer, "On the Number of Nonscalar Multiplications Necessary to Evaluate Polynomials",
     SIAM J. Comput. 1973.
@@ -68,8 +69,8 @@ def polynomial(matrix: Tensor, coefficients: Sequence[Coefficient]) -> Tensor:
         >>> polynomial(torch.tensor([[[2.0]]]), [1, 0, 3]).item()
         13.0
     """
-    if len(coefficients) < 2:  # so that the matrix takes part, and there is a gradient, if 0
-        coefficients = [*_some(coefficients), 0.0]
+    if len(coefficients) < 2:  # include the matrix, so that the result has a gradient, even if it is 0
+        coefficients = [*_not_empty(coefficients), 0.0]
     s = _stride(len(coefficients) - 1)
     powers = [torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix), matrix]
     while len(powers) <= s:
@@ -79,14 +80,14 @@ def polynomial(matrix: Tensor, coefficients: Sequence[Coefficient]) -> Tensor:
 
 
 def chebyshev(matrix: Tensor, coefficients: Sequence[float], interval: tuple[float, float] = (0.0, 1.0)) -> Tensor:
-    """Returns Σ_i c_i T_i(A′), with A′ the matrix A shifted so that ``interval`` becomes [−1, 1].
+    """Returns Σ_i c_i T_i(A′), where A′ is A with ``interval`` mapped to [−1, 1].
 
-    As few products as `polynomial`, and stable at high degree, where powers are not.
+    It takes as few products as `polynomial`, and is stable at high degree, where powers are not.
 
     Args:
         matrix: A, (B, C, C).
         coefficients: c₀, c₁, …, as `chebyshev_fit` returns them.
-        interval: where the eigenvalues of A lie.
+        interval: an interval that contains the eigenvalues of A.
 
     Example:
         >>> coefficients = chebyshev_fit(math.exp, 12)
@@ -96,7 +97,7 @@ def chebyshev(matrix: Tensor, coefficients: Sequence[float], interval: tuple[flo
     low, high = interval
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
     x = (2 * matrix - (high + low) * eye) / (high - low)
-    s = _stride(len(_some(coefficients)) - 1)
+    s = _stride(len(_not_empty(coefficients)) - 1)
     terms = [eye, x]
     for i in range(2, s + 1):
         a, b = (i + 1) // 2, i // 2  # T_(a+b) = 2 T_a T_b − T_(a−b)
@@ -123,7 +124,7 @@ def _nodes(degree: int, interval: tuple[float, float]) -> list[float]:
 def chebyshev_fit(
     function: Callable[[float], float], degree: int, interval: tuple[float, float] = (0.0, 1.0)
 ) -> list[float]:
-    """Returns the Chebyshev coefficients of the polynomial that meets ``function`` at the Chebyshev nodes.
+    """Returns the Chebyshev coefficients of the polynomial that interpolates ``function`` at the Chebyshev nodes.
 
     Args:
         function: a scalar function, smooth on the interval.
@@ -161,8 +162,8 @@ def chebyshev_value(x: float, coefficients: Sequence[float], interval: tuple[flo
 class Polynomial(MatrixFunction):
     """c₀ I + c₁ C + c₂ C² + …, any polynomial by its coefficients.
 
-    Of C itself, so a high degree can leave the range of float32 on large features (the pool then raises
-    `NonFiniteError`); with ``unit_trace=True`` of C / tr C, whose eigenvalues lie in [0, 1] whatever the features.
+    On large features a high degree can leave the range of float32, and the pool raises `NonFiniteError`. With
+    ``unit_trace=True`` it is a polynomial of C / tr C, whose eigenvalues always lie in [0, 1].
     """
 
     def __init__(self, *coefficients: float, unit_trace: bool = False) -> None:
@@ -171,6 +172,7 @@ class Polynomial(MatrixFunction):
             raise PolycovError(f"Expected finite numbers as coefficients of polynomial, got {coefficients}.")
         self.coefficients = coefficients
         self.unit_trace = true_or_false("polynomial", "unit_trace", unit_trace)
+        self.products = count_products(len(coefficients) - 1)
 
     def _scaled(self, root: Tensor) -> Sequence[Coefficient]:
         """The coefficients of q as a polynomial of A = C / tr C: c_i (tr C)^i."""
@@ -178,23 +180,20 @@ class Polynomial(MatrixFunction):
             return self.coefficients
         return [c * root ** (2 * i) if i and c else float(c) for i, c in enumerate(self.coefficients)]
 
-    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         return polynomial(matrix, self._scaled(root))
 
-    def quotient(self, gram: Tensor, root: Tensor) -> Tensor:
+    def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         return polynomial(gram, self._scaled(root)[1:] or [0.0])
 
     def constant(self, root: Tensor) -> Tensor | None:
         return torch.full_like(root, self.coefficients[0]) if self.coefficients[0] else None
 
-    def cost(self, size: int) -> float:
-        return products(len(self.coefficients) - 1) * float(size) ** 3
-
 
 class ChebyshevFunction(MatrixFunction):
-    """A scalar function f of the eigenvalues of A = C / tr C, replaced by its Chebyshev polynomial on an interval.
+    """The Chebyshev polynomial of a scalar function f on an interval, applied to A = C / tr C.
 
-    ``q(C) = (tr C)^degree · f(A)``, or f(A) + log(tr C) I where ``logarithmic``. Eigenvalues below the interval are
+    ``q(C) = (tr C)^degree · f(A)``, or f(A) + log(tr C) I if ``logarithmic``. Eigenvalues below the interval are
     extrapolated. On the Gram side, r(x) = (f(x) − f(0)) / x is a polynomial of one degree less, fitted exactly.
     """
 
@@ -212,8 +211,9 @@ class ChebyshevFunction(MatrixFunction):
         self.degree = degree
         self.logarithmic = logarithmic
         self.coefficients = chebyshev_fit(function, order, self.interval)
+        self.products = count_products(order)
         self.at_zero = chebyshev_value(0.0, self.coefficients, self.interval)
-        # The nodes of a fit never include 0 (low ≥ 0), so the division is safe.
+        # The nodes of a fit never include 0, since low ≥ 0, so the division is safe.
         self.quotient_coefficients = (
             chebyshev_fit(
                 lambda x: (chebyshev_value(x, self.coefficients, self.interval) - self.at_zero) / x,
@@ -224,15 +224,12 @@ class ChebyshevFunction(MatrixFunction):
             else [self.coefficients[1] * 2 / (1.0 - low)]
         )
 
-    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         result = chebyshev(matrix, self.coefficients, self.interval)
         return add_identity(result, 2 * root.log() if self.logarithmic else None)
 
-    def quotient(self, gram: Tensor, root: Tensor) -> Tensor:
+    def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         return chebyshev(gram, self.quotient_coefficients, self.interval)
 
     def constant(self, root: Tensor) -> Tensor:
         return 2 * root.log() + self.at_zero if self.logarithmic else torch.full_like(root, self.at_zero)
-
-    def cost(self, size: int) -> float:
-        return products(len(self.coefficients) - 1) * float(size) ** 3

@@ -1,9 +1,8 @@
 """Functions on the eigenvalues of a symmetric matrix: exact roots, powers and logarithms, with exact gradients.
 
-One engine serves them all. For f(A) = V f(λ) Vᵀ the derivative in direction E is V (Δ ∘ VᵀEV) Vᵀ, where Δ_ij is the
-divided difference f[λi, λj] = (f(λi) − f(λj)) / (λi − λj). Each scalar function gives it in a form that divides by no
-difference of eigenvalues, so repeated eigenvalues are harmless. The second derivative, for double backward, takes
-f[λi, λj, λk] in the same way.
+For f(A) = V f(λ) Vᵀ the derivative in direction E is V (Δ ∘ VᵀEV) Vᵀ, where Δ_ij is the divided difference
+f[λi, λj] = (f(λi) − f(λj)) / (λi − λj). Each scalar function computes it without dividing by a difference of
+eigenvalues, so repeated eigenvalues are harmless. The second derivative uses f[λi, λj, λk] in the same way.
 """
 
 from typing import Any
@@ -12,11 +11,13 @@ import torch
 from torch import Tensor
 
 from polycov.pooling.functions.base import MatrixFunction, add_identity
+from polycov.pooling.plan import Algorithm
 
 
 class ScalarFunction:
-    """A function of eigenvalues λ ≥ 0 with its divided differences. Eigenvalues given as exactly 0 are "no data":
-    `slope` is 0 between two of them, which makes the gradient finite where the derivative is not.
+    """A function of eigenvalues λ ≥ 0, with its divided differences.
+
+    `slope` is 0 between two eigenvalues that are exactly 0, so that the gradient is finite where the derivative is not.
     """
 
     def value(self, x: Tensor) -> Tensor:
@@ -32,7 +33,7 @@ class ScalarFunction:
         raise NotImplementedError
 
     def bend(self, a: Tensor, b: Tensor, c: Tensor) -> Tensor:
-        """f[a, b, c]: a difference of slopes over the widest gap, or f″/2 where all three nearly agree."""
+        """f[a, b, c]: the difference of slopes over the widest gap, or f″/2 where all three are nearly equal."""
         low, middle, high = torch.stack([a + 0 * (b + c), b + 0 * (a + c), c + 0 * (a + b)]).sort(0).values
         gap = high - low
         near = gap <= torch.finfo(gap.dtype).eps ** (1 / 3) * high
@@ -43,7 +44,7 @@ class ScalarFunction:
 
 
 def _log_ratio(a: Tensor, b: Tensor) -> Tensor:
-    """log(a / b) for positive a and b, accurate also for a ≈ b."""
+    """log(a / b) for positive a and b, accurate for a ≈ b too."""
     z = (a - b) / b
     near = z.abs() < 0.5
     return torch.where(near, torch.log1p(torch.where(near, z, 0.0)), a.log() - b.log())
@@ -61,13 +62,13 @@ class Power(ScalarFunction):
     def slope(self, a: Tensor, b: Tensor) -> Tensor:
         p = self.exponent
         low, high = torch.minimum(a, b), torch.maximum(a, b)
-        some = low > 0
-        x, y = torch.where(some, low, 1.0), torch.where(some, high, 1.0)
+        positive = low > 0
+        x, y = torch.where(positive, low, 1.0), torch.where(positive, high, 1.0)
         w = _log_ratio(x, y)
         ratio = torch.where(w < 0, torch.expm1(p * w) / torch.expm1(torch.where(w < 0, w, -1.0)), p)
         both = y ** (p - 1) * ratio
         one = torch.where(high > 0, torch.where(high > 0, high, 1.0) ** (p - 1), 0.0)
-        return torch.where(some, both, one)
+        return torch.where(positive, both, one)
 
     def half_curvature(self, x: Tensor) -> Tensor:
         p = self.exponent
@@ -97,24 +98,24 @@ class Log(ScalarFunction):
 
 
 class Quotient(ScalarFunction):
-    """r(x) = (f(x) − f(0)) / x with r(0) = 0: the function on the Gram side, for f given.
+    """r(x) = (f(x) − f(0)) / x with r(0) = 0: the counterpart of f on the Gram side.
 
-    From f[a, b] = a r[a, b] + r(b), taken with a the larger. The value of r at 0 is free, since the rows have no part
-    in the kernel of their Gram matrix.
+    Its slope follows from f[a, b] = a r[a, b] + r(b), with a ≥ b. The value r(0) is arbitrary, because the rows are
+    orthogonal to the kernel of their Gram matrix.
     """
 
     def __init__(self, function: ScalarFunction) -> None:
         self.function = function
 
     def value(self, x: Tensor) -> Tensor:
-        some = torch.where(x > 0, x, 1.0)
-        return torch.where(x > 0, (self.function.value(x) - self.function.value(torch.zeros_like(x))) / some, 0.0)
+        divisor = torch.where(x > 0, x, 1.0)
+        return torch.where(x > 0, (self.function.value(x) - self.function.value(torch.zeros_like(x))) / divisor, 0.0)
 
     def slope(self, a: Tensor, b: Tensor) -> Tensor:
         low, high = torch.minimum(a, b), torch.maximum(a, b)
-        some = torch.where(high > 0, high, 1.0)
-        both = (self.function.slope(high, low) - self.value(low)) / some
-        one = self.value(high) / some
+        divisor = torch.where(high > 0, high, 1.0)
+        both = (self.function.slope(high, low) - self.value(low)) / divisor
+        one = self.value(high) / divisor
         return torch.where(low > 0, both, one)
 
     def half_curvature(self, x: Tensor) -> Tensor:
@@ -122,7 +123,7 @@ class Quotient(ScalarFunction):
         return (self.function.half_curvature(x) - self.slope(x, x)) / x
 
 
-# Eigenvalues of a matrix of trace 1 that are taken as 0: what rounding leaves of a true 0, and little more.
+# Smaller eigenvalues of a matrix of trace 1 are set to 0: slightly more than what rounding makes of a true 0.
 FLOOR = {torch.float64: 4e-15, torch.float32: 1e-8}
 
 
@@ -147,7 +148,7 @@ class _Spectral(torch.autograd.Function):
 
 
 class _SpectralDerivative(torch.autograd.Function):
-    """Df(A)[E]: the derivative is self-adjoint, so it is the backward of f too."""
+    """Df(A)[E]. The derivative is self-adjoint, so this is also the backward pass of f."""
 
     @staticmethod
     def forward(
@@ -177,8 +178,8 @@ class _SpectralDerivative(torch.autograd.Function):
 def spectral(matrix: Tensor, function: ScalarFunction) -> Tensor:
     """Returns V f(λ) Vᵀ for symmetric positive semidefinite A = V λ Vᵀ of trace 1.
 
-    Eigenvalues below 4e-15 (1e-8 in float32) are taken as 0, and there the gradient, which may not exist, is given as 0
-    inside that subspace. Twice differentiable, at repeated eigenvalues too.
+    Eigenvalues below 4e-15 (1e-8 in float32) are set to 0; the gradient, which may not exist there, is set to 0 within
+    their subspace. Twice differentiable, even at repeated eigenvalues.
 
     Args:
         matrix: A, (B, C, C).
@@ -192,28 +193,21 @@ def spectral(matrix: Tensor, function: ScalarFunction) -> Tensor:
     return result
 
 
-# An eigendecomposition takes about as long as this many matrix products of the same size.
-EIGH_PRODUCTS = 16
-
-
 class SpectralFunction(MatrixFunction):
-    """A scalar function on the eigenvalues, on either side; its value at 0 is the constant of the Gram side."""
+    """A scalar function of the eigenvalues, on the covariance or the Gram side."""
 
-    exact = True
+    products = None
 
     def __init__(self, function: ScalarFunction, degree: float = 0.0) -> None:
         super().__init__()
         self.function = function
         self.degree = degree
 
-    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         return spectral(matrix, self.function)
 
-    def quotient(self, gram: Tensor, root: Tensor) -> Tensor:
+    def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         return spectral(gram, Quotient(self.function))
-
-    def cost(self, size: int) -> float:
-        return EIGH_PRODUCTS * float(size) ** 3
 
 
 class SpectralPower(SpectralFunction):
@@ -229,8 +223,8 @@ class SpectralLog(SpectralFunction):
     def __init__(self, floor: float = 1e-6) -> None:
         super().__init__(Log(floor))
 
-    def forward(self, matrix: Tensor, root: Tensor) -> Tensor:
-        return add_identity(super().forward(matrix, root), 2 * root.log())
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
+        return add_identity(super().forward(matrix, root, algorithm), 2 * root.log())
 
     def constant(self, root: Tensor) -> Tensor:
         return 2 * root.log() + self.function.value(torch.zeros_like(root))

@@ -1,4 +1,4 @@
-"""What may follow the vector: elementwise normalisation, and a fitted projection."""
+"""Stages that may follow the vector: elementwise normalisation and a fitted projection."""
 
 from polycov.pooling.post import normalize, project
 

@@ -1,6 +1,6 @@
-"""Linear maps of a matrix in which each entry goes, with a weight, into one bucket.
+"""Linear maps that add each entry of a matrix, with a weight, to one bucket.
 
-The upper triangle, the tensor sketch and the count sketch are all such maps and differ only in who goes where.
+The upper triangle, the tensor sketch and the count sketch are such maps; they differ only in the bucket of each entry.
 """
 
 from typing import Any
@@ -12,15 +12,15 @@ from polycov.pooling.vectors.base import Vector
 
 
 def random_signs(*shape: int, generator: torch.Generator) -> Tensor:
-    """Returns independent ±1 of the given shape, on the CPU, so that a seed means the same for every device."""
+    """Returns independent ±1 of the given shape, drawn on the CPU, so that a seed gives the same on every device."""
     return torch.randint(2, shape, generator=generator, device="cpu") * 2.0 - 1.0
 
 
 def bucket_table(bucket: Tensor, size: int) -> Tensor:
-    """Returns the table (L, size) whose column j lists the entries with ``bucket == j``, filled up with the number M.
+    """Returns the table (L, size) whose column j lists the entries with ``bucket == j``, padded with M.
 
     Args:
-        bucket: (M,), the bucket of each entry, from 0 to size − 1; ``size`` itself for none.
+        bucket: (M,), the bucket of each entry, from 0 to size − 1; ``size`` for an entry without a bucket.
         size: the number of buckets.
 
     Example:
@@ -39,19 +39,19 @@ def bucket_table(bucket: Tensor, size: int) -> Tensor:
 class _BucketSum(torch.autograd.Function):
     """Sums entries (B, M) into buckets (B, D), always in the same order.
 
-    Gathered through the table; but on a CPU, where a scatter runs in order too and is faster, scattered unless no two
-    entries meet. Backward is a gather, and the backward of that is this sum again.
+    The entries are gathered through the table. On a CPU, if a bucket has several entries, they are scattered, which is
+    faster there and just as deterministic. The backward pass is a gather, whose backward pass is this sum again.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
         ctx.save_for_backward(table, bucket)
         if x.device.type == "cpu" and len(table) > 1:
-            sums = x.new_zeros(x.shape[0], table.shape[1] + 1)  # with a bucket for what is left out
+            sums = x.new_zeros(x.shape[0], table.shape[1] + 1)  # the last for entries without a bucket
             return sums.scatter_add_(1, bucket.expand_as(x), x)[:, :-1].contiguous()
-        padded = nn.functional.pad(x, (0, 1))  # entry number M is the zero that fills the table
-        picked = padded.index_select(1, table.flatten())
-        return picked.view(x.shape[0], *table.shape).sum(1)
+        padded = nn.functional.pad(x, (0, 1))  # entry M is the zero that pads the table
+        entries = padded.index_select(1, table.flatten())
+        return entries.view(x.shape[0], *table.shape).sum(1)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
@@ -59,7 +59,7 @@ class _BucketSum(torch.autograd.Function):
 
 
 class _BucketGather(torch.autograd.Function):
-    """Hands each entry the value of its bucket, (B, D) → (B, M); 0 to those left out."""
+    """Returns the value of each entry's bucket, (B, D) → (B, M); 0 for entries without one."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
@@ -78,9 +78,9 @@ def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None
 
     Args:
         x: (B, M).
-        bucket: (M,) integers from 0 to size − 1, or ``size`` for an entry to leave out.
+        bucket: (M,) integers from 0 to size − 1, or ``size`` for an entry to skip.
         size: D, the number of buckets.
-        table: `bucket_table(bucket, size)`, if it is at hand.
+        table: `bucket_table(bucket, size)`, if already known.
 
     Returns:
         (B, D).
@@ -95,10 +95,10 @@ def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None
 
 
 class BucketMap(Vector):
-    """Base of the vectors that put each entry of a matrix into one bucket.
+    """Base class of the vectors that add each entry of a matrix to one bucket.
 
-    A subclass says where by `draw`, from its persistent buffers. The tables made of it are not saved, but made anew
-    after `load_state_dict`. Buffers must not be changed in place otherwise.
+    A subclass defines the buckets in `assign_buckets`, from its persistent buffers. The tables derived from them are
+    not saved but rebuilt after `load_state_dict`, so buffers must not be modified in place otherwise.
     """
 
     dim: Tensor
@@ -110,7 +110,7 @@ class BucketMap(Vector):
         super().__init__(channels, out_features)
         self.register_buffer("dim", torch.tensor(out_features, device="cpu"))
 
-    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def assign_buckets(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Returns the bucket and the sign of each entry of a flattened matrix, (C²,) each."""
         raise NotImplementedError
 
@@ -120,11 +120,11 @@ class BucketMap(Vector):
         return self.sign.to(dtype) * root_two(off, dtype)
 
     def build(self) -> None:
-        """Makes the tables; to be called when the buffers stand."""
-        bucket, sign = self.draw(self.dim.device)
+        """Builds the tables; call it once the buffers exist."""
+        bucket, sign = self.assign_buckets(self.dim.device)
         self.register_buffer("bucket", bucket, persistent=False)
         self.register_buffer("table", bucket_table(bucket, self.out_features), persistent=False)
-        self.register_buffer("sign", sign.to(torch.int8), persistent=False)  # no float: `half` must not touch it
+        self.register_buffer("sign", sign.to(torch.int8), persistent=False)  # not float, so that `half` leaves it
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -132,7 +132,7 @@ class BucketMap(Vector):
             return
         if int(self.dim) != self.out_features:
             errors: list[str] = args[-1]
-            errors.append(f"{prefix[:-1]} was saved with {int(self.dim)} dimensions, this one has {self.out_features}.")
+            errors.append(f"{prefix[:-1]} was saved with {int(self.dim)} dimensions, expected {self.out_features}.")
             self.dim.fill_(self.out_features)
         self.build()
 
@@ -142,5 +142,5 @@ class BucketMap(Vector):
 
 
 def root_two(off: Tensor, dtype: torch.dtype) -> Tensor:
-    """Returns √2 where ``off`` is True and 1 elsewhere, in full precision of the dtype."""
+    """Returns √2 where ``off`` is True and 1 elsewhere, in the full precision of the dtype."""
     return off.to(dtype) * (2.0**0.5 - 1) + 1

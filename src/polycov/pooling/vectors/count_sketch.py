@@ -10,11 +10,11 @@ from polycov.pooling.vectors.triangle import triu, upper_triangle
 
 
 def count_sketch(matrix: Tensor, order: Tensor, signs: Tensor, dim: int) -> Tensor:
-    """Returns the upper triangle dealt, like cards, into D buckets of equal size with random signs.
+    """Returns the upper triangle, dealt like cards into D buckets of equal size, with random signs.
 
-    ⟨φ(P), φ(Q)⟩ estimates ⟨P, Q⟩ without bias. Since no bucket is fuller than another, two of the m = C(C+1)/2 entries
-    meet with probability (m/D − 1)/(m − 1), less than 1/D: the variance is about 1 − D/m of a tensor sketch's, and 0
-    from D = m on.
+    ⟨φ(P), φ(Q)⟩ is an unbiased estimate of ⟨P, Q⟩. Because the buckets are equally full, two of the m = C(C+1)/2
+    entries share one with probability (m/D − 1)/(m − 1), less than 1/D: the variance is about 1 − D/m of that of a
+    tensor sketch, and 0 for D ≥ m.
 
     Args:
         matrix: symmetric, (B, C, C).
@@ -33,7 +33,7 @@ def count_sketch(matrix: Tensor, order: Tensor, signs: Tensor, dim: int) -> Tens
 
 
 def deal(order: Tensor, dim: int) -> Tensor:
-    """Returns the bucket of each entry when the entries, in this order, are dealt into ``dim`` buckets one by one.
+    """Returns the bucket of each entry when the entries, in this order, are dealt into ``dim`` buckets in turn.
 
     Example:
         >>> deal(torch.tensor([2, 0, 1]), 2)
@@ -49,11 +49,12 @@ class CountSketch(BucketMap):
     """A count sketch with ``dim`` dimensions: see `polycov.functional.count_sketch`.
 
     Args:
-        channels: of the matrix.
+        channels: C, the size of the matrix.
         dim: D.
-        seed: of the order and signs.
+        seed: determines the order and the signs.
     """
 
+    is_sketch = True
     order: Tensor
     signs: Tensor
 
@@ -66,7 +67,7 @@ class CountSketch(BucketMap):
         self.build()
         self.to(torch.get_default_device())
 
-    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def assign_buckets(self, device: torch.device) -> tuple[Tensor, Tensor]:
         entries, _ = upper_triangle(self.channels, device)
         bucket = torch.full((self.channels**2,), self.out_features, device=device)
         bucket[entries] = deal(self.order, self.out_features)

@@ -1,4 +1,4 @@
-"""The random Maclaurin features of a matrix."""
+"""Random Maclaurin features of a matrix."""
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ BLOCK = 512  # dimensions computed at a time, so that no (B, D, C) tensor is mad
 def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
     """Returns φ with φ_j = w₁ⱼᵀ Q w₂ⱼ / √D.
 
-    ⟨φ(P), φ(Q)⟩ estimates ⟨P, Q⟩ without bias.
+    ⟨φ(P), φ(Q)⟩ is an unbiased estimate of ⟨P, Q⟩.
 
     Args:
         matrix: Q, (B, C, C).
@@ -37,7 +37,7 @@ def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
 def random_maclaurin_factored(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     """Returns the features of Σ_n left_n right_nᵀ as the literature computes them, at every location.
 
-    Σ_n (W₁ left_n) ∘ (W₂ right_n) / √D, with (B, N, D) tensors: for reference.
+    Σ_n (W₁ left_n) ∘ (W₂ right_n) / √D, with (B, N, D) tensors; meant as a reference.
 
     Args:
         left: (B, N, C).
@@ -56,12 +56,13 @@ class RandomMaclaurin(Vector):
     """Random Maclaurin features with ``dim`` dimensions: see `polycov.functional.random_maclaurin`.
 
     Args:
-        channels: of the matrix.
+        channels: C, the size of the matrix.
         dim: D.
-        learnable: make the weights parameters, as Gao et al. (compact bilinear pooling, CVPR 2016) tried.
-        seed: of the weights.
+        learnable: make the weights parameters, as in Gao et al. (compact bilinear pooling, CVPR 2016).
+        seed: determines the weights.
     """
 
+    is_sketch = True
     has_factored = True
     weights: Tensor
 

@@ -13,7 +13,7 @@ from polycov.pooling.vectors.buckets import BucketMap, bucket_sum, random_signs
 def tensor_sketch(matrix: Tensor, hashes: Tensor, signs: Tensor, dim: int) -> Tensor:
     """Returns φ with φ_j = Σ s₁(a) s₂(b) Q_ab over the a, b with h₁(a) + h₂(b) ≡ j (mod D).
 
-    ⟨φ(P), φ(Q)⟩ estimates ⟨P, Q⟩ without bias. No Fourier transform: the matrix is at hand, so its entries are summed.
+    ⟨φ(P), φ(Q)⟩ is an unbiased estimate of ⟨P, Q⟩. There is no Fourier transform: the entries of the matrix are summed.
 
     Args:
         matrix: Q, (B, C, C).
@@ -36,15 +36,15 @@ def tensor_sketch(matrix: Tensor, hashes: Tensor, signs: Tensor, dim: int) -> Te
 
 
 def _outer(pair: Tensor, operation: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-    """The operation between all entries of the first row (2, C) and all of the second, flattened to (C²,)."""
+    """Applies the operation to all pairs of entries of the first and the second row of (2, C); returns (C²,)."""
     return operation(pair[0].unsqueeze(1), pair[1]).flatten()
 
 
 def tensor_sketch_factored(left: Tensor, right: Tensor, hashes: Tensor, signs: Tensor, dim: int) -> Tensor:
     """Returns the tensor sketch of Σ_n left_n right_nᵀ as the literature computes it, by FFT at every location.
 
-    Σ_n ifft(fft(ψ₁ left_n) ∘ fft(ψ₂ right_n)), with ψ the count sketch of a vector. It takes O(N D log D) time and
-    keeps (B, N, D) complex numbers: for reference.
+    Σ_n ifft(fft(ψ₁ left_n) ∘ fft(ψ₂ right_n)), where ψ is the count sketch of a vector. It takes O(N D log D) time and
+    stores (B, N, D) complex numbers; meant as a reference.
 
     Args:
         left: (B, N, C).
@@ -69,12 +69,13 @@ class TensorSketch(BucketMap):
     """A tensor sketch with ``dim`` dimensions: see `polycov.functional.tensor_sketch`.
 
     Args:
-        channels: of the matrix.
+        channels: C, the size of the matrix.
         dim: D.
-        learnable: make the signs parameters, as Gao et al. (compact bilinear pooling, CVPR 2016) tried.
-        seed: of the hashes and signs.
+        learnable: make the signs parameters, as in Gao et al. (compact bilinear pooling, CVPR 2016).
+        seed: determines the hashes and the signs.
     """
 
+    is_sketch = True
     has_factored = True
     hashes: Tensor
     signs: Tensor
@@ -91,7 +92,7 @@ class TensorSketch(BucketMap):
         self.build()
         self.to(torch.get_default_device())
 
-    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def assign_buckets(self, device: torch.device) -> tuple[Tensor, Tensor]:
         return _outer(self.hashes, torch.add) % self.out_features, torch.empty(0, device=device)
 
     def weight(self, dtype: torch.dtype) -> Tensor:

@@ -1,4 +1,4 @@
-"""The matrix itself as a vector: all of it, or its upper triangle."""
+"""The entries of a matrix as a vector: all of them, or the upper triangle."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from polycov.pooling.vectors.buckets import BucketMap, root_two
 
 
 def upper_triangle(channels: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
-    """Returns the positions, in a flattened matrix, of its upper triangle row by row; and which are off the diagonal.
+    """Returns the indices of the upper triangle in a flattened matrix, row by row, and which are off the diagonal.
 
     Example:
         >>> upper_triangle(2)
@@ -20,9 +20,9 @@ def upper_triangle(channels: int, device: torch.device | None = None) -> tuple[T
 
 
 def triu(matrix: Tensor) -> Tensor:
-    """Returns the upper triangle row by row, off-diagonal entries times √2.
+    """Returns the upper triangle row by row, with off-diagonal entries times √2.
 
-    Inner products stay: ⟨A, B⟩ = ⟨triu A, triu B⟩ for symmetric A and B.
+    It preserves inner products: ⟨A, B⟩ = ⟨triu A, triu B⟩ for symmetric A and B.
 
     Args:
         matrix: symmetric, (B, C, C).
@@ -42,7 +42,7 @@ def triu(matrix: Tensor) -> Tensor:
 class Triangle(BucketMap):
     """The upper triangle with off-diagonal entries times √2: see `polycov.functional.triu`.
 
-    Each entry of the triangle is a bucket of its own.
+    Each entry of the triangle has its own bucket.
     """
 
     def __init__(self, channels: int) -> None:
@@ -50,7 +50,7 @@ class Triangle(BucketMap):
         self.build()
         self.to(torch.get_default_device())
 
-    def draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
+    def assign_buckets(self, device: torch.device) -> tuple[Tensor, Tensor]:
         entries, _ = upper_triangle(self.channels, device)
         bucket = torch.full((self.channels**2,), self.out_features, device=device)
         bucket[entries] = torch.arange(self.out_features, device=device)
