@@ -64,7 +64,7 @@ def test_results_are_cached_until_an_image_changes(
     (file,) = (tmp_path / "checked").iterdir()
     with monkeypatch.context() as patch:
         patch.setattr("polycov.data.broken.decode", pytest.fail)
-        assert find_broken(read_data(str(trees), val_fraction=0.5), tmp_path) == before  # split in another way
+        assert find_broken(read_data(str(trees), val_fraction=0.5), tmp_path) == before  # split differently
     make_image(0, 1).save(trees / "train" / "ash" / "text.jpg")
     assert set(find_broken(read_data(str(trees), val_fraction=0), tmp_path)) == broken - {"train/ash/text.jpg"}
     file.write_text("damaged")

@@ -1,4 +1,4 @@
-"""Images with classes: one argument names them, whatever their layout."""
+"""Images with classes: one argument names them, in any layout."""
 
 from polycov.data.images import ImageData, Samples
 from polycov.data.read import read_data

@@ -37,7 +37,7 @@ def read_folders(root: Path) -> ImageData | None:
     folders = _find_split_folders(root)
     notes = _check_split_folders(root, folders)
     folders = {split: pair for split, pair in folders.items() if pair[1]} or {"train": ("", find_class_folders(root))}
-    trained = folders["train"][1] if "train" in folders else {name for _, found in folders.values() for name in found}
+    trained = folders["train"][1] if "train" in folders else {name for _, names in folders.values() for name in names}
     classes = sorted(trained)
     if not classes:
         return None
@@ -58,12 +58,12 @@ def read_folders(root: Path) -> ImageData | None:
 def _find_split_folders(root: Path) -> dict[Split, tuple[str, ClassFolders]]:
     with os.scandir(root) as entries:
         folders = {entry.name.lower(): entry.name for entry in entries if entry.is_dir()}
-    found = {}
+    split_folders = {}
     for split in SPLITS:
         name = next((folders[name] for name in SPLIT_NAMES[split] if name in folders), None)
         if name is not None:
-            found[split] = (name, find_class_folders(root / name))
-    return found
+            split_folders[split] = (name, find_class_folders(root / name))
+    return split_folders
 
 
 def _check_split_folders(root: Path, folders: dict[Split, tuple[str, ClassFolders]]) -> list[str]:

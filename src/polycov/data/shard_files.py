@@ -42,7 +42,7 @@ class ShardFiles:
         self._mapped: dict[int, Array] = {}
 
     def prepare(self, identity: Any) -> None:
-        """Creates the folder, or removes what does not belong in it: files of another identity or not in the index."""
+        """Creates the folder, or removes files from it that belong to another identity or are not in the index."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with self._lock():
             remove_temporary_files(self.folder)
@@ -177,12 +177,12 @@ class ShardFiles:
                     return "another dtype or shape"
                 if size != self.size(shard):
                     return f"{size} bytes instead of {self.size(shard)}"
-                found = zlib.crc32(header)
+                actual = zlib.crc32(header)
                 while block := file.read(1 << 22):
-                    found = zlib.crc32(block, found)
+                    actual = zlib.crc32(block, actual)
         except OSError as error:
             return error.strerror or type(error).__name__
-        return "" if found == checksum else "wrong checksum"
+        return "" if actual == checksum else "wrong checksum"
 
     def _drop(self, shards: set[int]) -> None:
         """Removes shards, first from the index, unless another process has replaced them in the meantime."""

@@ -17,9 +17,9 @@ def image_extensions() -> tuple[str, ...]:
 
 
 def iterate_images(paths: Iterable[Path]) -> Iterator[str]:
-    """Yields image files one by one, in the order of the disk, so that any number of them takes little memory.
+    """Yields image files one by one, in disk order, without a list of them in memory.
 
-    Files given by name are yielded whatever they are. In folders, hidden files and folders are skipped. Linked folders
+    Files given by name are always yielded. In folders, hidden files and folders are skipped. Linked folders
     are followed, each once and after all others, unless they lie above the link.
 
     Raises:

@@ -114,9 +114,9 @@ def _end_of_lines(file: BinaryIO, block: int = 65536) -> int:
     while end > 0:
         begin = max(end - block, 0)
         file.seek(begin)
-        found = file.read(end - begin).rfind(b"\n")
-        if found >= 0:
-            return begin + found + 1
+        position = file.read(end - begin).rfind(b"\n")
+        if position >= 0:
+            return begin + position + 1
         end = begin
     return 0
 
