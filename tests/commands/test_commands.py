@@ -192,7 +192,9 @@ def test_predictions_go_to_a_file(
         (line,) = (line for line in lines if name in line)
         best = f"{row['class 1']} {float(row['probability 1']):.0%}"
         assert best in line
-        assert line.index(best) < line.index(f"{row['class 2']} {float(row['probability 2']):.0%}", line.index(best) + 1)
+        assert line.index(best) < line.index(
+            f"{row['class 2']} {float(row['probability 2']):.0%}", line.index(best) + 1
+        )
     assert "Expected out to be a file" in fails(*arguments, "-o", tmp_path)
 
 

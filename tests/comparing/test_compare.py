@@ -159,7 +159,7 @@ def test_a_mistake_ends_in_one_sentence(trees: Path, tmp_path: Path, monkeypatch
     assert "Expected at least two classes" in fails("compare", "one")
     write_classes(tmp_path / "text", ["a", "b"], 4)
     (tmp_path / "text" / "a" / "x.jpg").write_text("not an image")
-    assert "1 of 9 images cannot be read: a/x.jpg" in fails("compare", "text")
+    assert "1 of 9 images are unreadable: a/x.jpg" in fails("compare", "text")
     assert "Expected seeds to be at least 1" in fails("compare", trees, "--seeds", "0")
     assert "Expected channels to be at least 1" in fails("compare", trees, *flags(channels=-3))
     assert "from 8 to 16384" in fails("compare", trees, *flags(size=0))

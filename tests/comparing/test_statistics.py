@@ -155,5 +155,5 @@ def test_the_words_say_what_was_and_what_was_not_compared() -> None:
     unclear = recommend(rows, few)
     assert unclear is not None
     assert unclear.chosen.method == "a"
-    assert "on the 12 validation images" in unstr(clear)
-    assert "So few images cannot rule out a loss of" in unstr(clear)
+    assert "on the 12 validation images" in str(unclear)
+    assert "So few images cannot rule out a loss of" in str(unclear)

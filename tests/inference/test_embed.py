@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import polycov
-from fake_images import fake_image
+from fake_images import make_image
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.inference.embed import EmbedOptions, embed
@@ -83,7 +83,7 @@ def test_embedding_a_run_resumes_and_processes_share_the_work(finished: Path, tr
 def test_unreadable_images_stop_it_or_are_skipped_and_remembered(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for i in range(3):
-        fake_image(0, i).save(tmp_path / "in" / f"{i}.png")
+        make_image(0, i).save(tmp_path / "in" / f"{i}.png")
     (tmp_path / "in" / "text.png").write_text("not an image")
     options = EmbedOptions(str(finished), (tmp_path / "in",), tmp_path / "out", format="npz", dtype="float16")
     with pytest.raises(PolycovError, match="Skip such images with --broken skip"):
@@ -101,7 +101,7 @@ def test_the_skipped_images_are_on_disk_before_the_shard(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in").mkdir()
-    fake_image(0, 0).save(tmp_path / "in" / "0.png")
+    make_image(0, 0).save(tmp_path / "in" / "0.png")
     (tmp_path / "in" / "text.png").write_text("not an image")
     options = EmbedOptions(str(finished), (tmp_path / "in",), tmp_path / "out", format="npz")
 
@@ -125,5 +125,5 @@ def test_damage_and_other_embeddings_are_named(trees: Path, tmp_path: Path) -> N
         EmbeddingFolder(out).shards().__next__()
     manifest = json.loads((out / "_embedding.json").read_text())
     (out / "_embedding.json").write_text(json.dumps(manifest | {"images": 2}))
-    with pytest.raises(PolycovError, match="The image list in .* is damaged"):
+    with pytest.raises(PolycovError, match=r"The image list in .* is damaged"):
         embed("average", trees / "test", out, format="npz", **RANDOM)

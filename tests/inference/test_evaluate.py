@@ -51,7 +51,7 @@ def test_other_data_are_matched_by_class_names(finished: Path, tmp_path: Path) -
 def test_unreadable_images_stop_it_or_are_skipped(finished: Path, tmp_path: Path) -> None:
     write_classes(tmp_path / "two", ["birch", "cedar"], 4)
     (tmp_path / "two" / "birch" / "text.jpg").write_text("not an image")
-    with pytest.raises(PolycovError, match="1 of 9 images cannot be read"):
+    with pytest.raises(PolycovError, match="1 of 9 images are unreadable"):
         evaluate(finished, data=str(tmp_path / "two"), workers=0)
     lines: list[str] = []
     progress = LogProgress(lines.append)
@@ -65,7 +65,7 @@ def test_mistakes(finished: Path, trees: Path) -> None:
         evaluate("nowhere")
     with pytest.raises(PolycovError, match="Expected batch_size to be at least 1"):
         evaluate(finished, batch_size=0)
-    with pytest.raises(PolycovError, match="Unknown option 'batchsize'.*Did you mean 'batch_size'"):
+    with pytest.raises(PolycovError, match=r"Unknown option 'batchsize'.*Did you mean 'batch_size'"):
         evaluate(finished, batchsize=4)
     with pytest.raises(PolycovError, match="There is no split 'val' in"):
         evaluate(finished, data=str(trees / "test"), split="val", workers=0)

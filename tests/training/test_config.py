@@ -87,7 +87,7 @@ def test_options_are_replaced_by_name_whatever_their_group() -> None:
     config = Config().replace(pool="isqrt-cov", epochs=3, size=224, data="folder", device="cpu")
     assert (config.pooling.pool, config.training.epochs, config.images.size) == ("isqrt-cov", 3, 224)
     assert (config.data, config.runtime.device) == ("folder", "cpu")
-    with pytest.raises(PolycovError, match="Unknown option 'epoch'.*Did you mean 'epochs'"):
+    with pytest.raises(PolycovError, match=r"Unknown option 'epoch'.*Did you mean 'epochs'"):
         Config().replace(epoch=3)
 
 

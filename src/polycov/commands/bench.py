@@ -15,7 +15,7 @@ from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware
-from polycov.system.tables import Table
+from polycov.system.tables import Cell, Table
 
 What = Literal["methods", "dims", "growth", "routes", "step", "ideas"]
 
@@ -123,12 +123,12 @@ def _growth(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     with terminal.progress.task("growth", 2 * (rounds + 1) * sum(map(len, GROWTH.values()))) as task:
         rows = list(tables.growth(shape, rounds, task.advance))
     for size in GROWTH:
-        cells = []
+        cells: list[list[Cell]] = []
         for mode in tables.MODES:
             for value in GROWTH[size]:
                 here = {r["method"]: r for r in rows if (r["varied"], r["mode"], r[size]) == (size, mode, value)}
                 times = (f"{here[m]['milliseconds']:.1f}" if m in here else "–" for m in tables.GROWTH_METHODS)
-                cells.append((mode, value, *times))
+                cells.append([mode, value, *times])
         terminal.table(Table(("mode", size, *tables.GROWTH_METHODS), cells, f"milliseconds against {size}"))
     return rows
 

@@ -2,16 +2,14 @@
 
 from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
-from polycov.comparing.comparison import Comparison
 from polycov.comparing.compare import compare
+from polycov.comparing.comparison import Comparison
 from polycov.comparing.options import CompareOptions
 
 
 def run(arguments: list[str]) -> None:
     """Compares, shows the result and writes the report."""
-    options = parse(
-        CompareOptions, "compare", arguments, positional={"data": "DATA"}, lists=("methods", "dims")
-    )
+    options = parse(CompareOptions, "compare", arguments, positional={"data": "DATA"}, lists=("methods", "dims"))
     terminal = Terminal()
     comparison = compare(options, progress=terminal.progress)
     if not terminal.console.quiet:

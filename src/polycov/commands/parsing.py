@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import itertools
 import re
 import textwrap
 from collections.abc import Sequence
@@ -55,19 +56,17 @@ def _for_command_line(kind: Any, positional: dict[str, str]) -> Any:
     help_texts = field_docs(kind)
     fields = []
     for option in dataclasses.fields(kind):
-        settings: dict[str, Any] = {"help": help_texts.get(option.name)}
-        annotations: list[Any] = []
-        if option.name in positional:
-            settings["metavar"] = positional[option.name]
-            annotations.append(tyro.conf.Positional)
-        if option.name == "out":
-            settings["aliases"] = ["-o"]
-        if not dataclasses.is_dataclass(option.type):
-            annotations.append(tyro.conf.arg(**settings))
         annotated: Any = option.type
-        for annotation in annotations:
-            annotated = annotation[annotated] if annotation is tyro.conf.Positional else Annotated[annotated, annotation]
-        value = dataclasses.field(default=option.default, default_factory=option.default_factory)  # type: ignore[call-overload]
+        if not dataclasses.is_dataclass(option.type):
+            settings: dict[str, Any] = {"help": help_texts.get(option.name)}
+            if option.name in positional:
+                settings["metavar"] = positional[option.name]
+            if option.name == "out":
+                settings["aliases"] = ["-o"]
+            annotated = Annotated[annotated, tyro.conf.arg(**settings)]
+        if option.name in positional:
+            annotated = Annotated[annotated, tyro.conf.Positional]
+        value = dataclasses.field(default=option.default, default_factory=option.default_factory)
         fields.append((option.name, annotated, value))
     return dataclasses.make_dataclass(kind.__name__, fields)
 
@@ -75,19 +74,18 @@ def _for_command_line(kind: Any, positional: dict[str, str]) -> Any:
 def field_docs(kind: Any) -> dict[str, str]:
     """Returns the docstring below each field of a dataclass."""
     docs: dict[str, str] = {}
-    for owner in reversed(kind.__mro__):
-        if not dataclasses.is_dataclass(owner):
-            continue
+    owners: list[Any] = [owner for owner in kind.__mro__ if dataclasses.is_dataclass(owner)]
+    for owner in reversed(owners):
         (definition,) = ast.parse(textwrap.dedent(inspect.getsource(owner))).body
         body = definition.body if isinstance(definition, ast.ClassDef) else []
-        for field, below in zip(body, body[1:], strict=False):
+        for field, below in itertools.pairwise(body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(below, ast.Expr):
                 docs[field.target.id] = " ".join(str(ast.literal_eval(below.value)).split())
     return docs
 
 
 def split_lists(arguments: Sequence[str], lists: Sequence[str]) -> list[str]:
-    """Splits the values of list options at commas that are not within parentheses or before a space: ``a,b`` is ``a b``.
+    """Splits the values of list options at commas, except within parentheses or before a space: ``a,b`` is ``a b``.
 
     Example:
         >>> split_lists(["x,y", "--methods", "gem,power(0.5, 3) | triu", "--seeds", "1,2"], ["methods"])

@@ -63,6 +63,7 @@ class TerminalTask(Task):
     def __init__(self, description: str, total: int, display: "TerminalProgress") -> None:
         super().__init__(description, total)
         self._display = display
+        self._status = ""
         self._bar = display.bars.add_task(description, total=total, status="")
 
     def __enter__(self) -> Self:
@@ -77,7 +78,8 @@ class TerminalTask(Task):
 
     def update(self, completed: int, status: str = "") -> None:
         super().update(completed, status)
-        self._display.bars.update(self._bar, completed=completed, **({"status": status} if status else {}))
+        self._status = status or self._status
+        self._display.bars.update(self._bar, completed=completed, status=self._status)
 
     def show(self, table: Table) -> None:
         self._display.show(table)
@@ -89,7 +91,9 @@ class TerminalProgress(Progress):
     def __init__(self, console: Console) -> None:
         self.console = console
         columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        self.bars = Bars(TextColumn("{task.description}"), *columns, TextColumn("{task.fields[status]}"), console=console)
+        self.bars = Bars(
+            TextColumn("{task.description}"), *columns, TextColumn("{task.fields[status]}"), console=console
+        )
         self._live: Live | None = None
         self._tasks = 0
 

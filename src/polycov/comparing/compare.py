@@ -36,7 +36,7 @@ def compare(
     Args:
         data: images, as for `polycov.train`; or all options.
         progress: receives messages, progress and intermediate results.
-        options: any option of `CompareOptions` by its name, such as ``seeds=10`` or ``methods=("average", "isqrt-cov")``.
+        options: any option of `CompareOptions` by its name, such as ``seeds=10`` or ``dims=(512, 1024)``.
 
     Returns:
         The comparison; ``.summary``, ``.recommendation`` and ``.report()`` say the rest.
@@ -126,7 +126,7 @@ class ComparisonJob:
                     if parent not in (None, os.getppid()):
                         return
                     with self.folder.lock(setting) as acquired:
-                        if acquired and setting.key not in self.folder.keys():
+                        if acquired and not self.folder.has_record(setting):
                             measured = self._measure(setting)
                             self._remaining(task, measured)
                 if not measured:

@@ -75,9 +75,8 @@ class ComparisonFolder:
         if not isinstance(config, dict) or "identity" not in config:
             raise PolycovError(f"{str(self.path)!r} is not a comparison.")
         if config.get("format") != FORMAT:
-            raise PolycovError(
-                f"The comparison {str(self.path)!r} has format {config.get('format', 1)!r}; this version reads {FORMAT}."
-            )
+            version = config.get("format", 1)
+            raise PolycovError(f"The comparison {str(self.path)!r} has format {version!r}; expected {FORMAT}.")
         return config
 
     # Records
@@ -94,9 +93,10 @@ class ComparisonFolder:
             found[record.key] = record
         return list(found.values())
 
-    def keys(self) -> set[SettingKey]:
-        """Returns the settings that are done."""
-        return {(row.get("method", ""), row.get("dim"), row.get("seed", -1)) for row in read_json_lines(self._records)}
+    def has_record(self, setting: Setting) -> bool:
+        """Whether a setting is done."""
+        rows = read_json_lines(self._records)
+        return any((row.get("method"), row.get("dim"), row.get("seed")) == setting.key for row in rows)
 
     def append(self, record: Record, val_images: Sequence[int]) -> None:
         """Records a setting, and which images its seed held out for validation."""

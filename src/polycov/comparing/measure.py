@@ -9,7 +9,7 @@ from torch import Tensor
 from polycov.comparing.grid import Setting
 from polycov.comparing.records import Measurement, pack
 from polycov.data.feature_store import FeatureStore
-from polycov.data.images import ImageData
+from polycov.data.images import ImageData, Split
 from polycov.data.quantize import FeatureDtype, dequantize, quantize
 from polycov.errors import PolycovError
 from polycov.pooling.kernel import kernel_error, uncompressed
@@ -25,7 +25,7 @@ from polycov.training.train import train
 KERNEL_IMAGES = 256
 STORED_DTYPES: tuple[FeatureDtype, ...] = ("float16", "int8")
 BATCH_SIZE = 64
-SPLITS = ("train", "val", "test")
+SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 class ReducedFeatures:
@@ -49,7 +49,7 @@ class ReducedFeatures:
             self._key = (fingerprint, channels)
         return self._tokens
 
-    def _split(self, data: ImageData, split: str, fingerprint: str, channels: int) -> Tensor:
+    def _split(self, data: ImageData, split: Split, fingerprint: str, channels: int) -> Tensor:
         batches = []
         for maps in self.store.batches(data[split], BATCH_SIZE):
             tokens = maps_to_tokens(maps)
@@ -135,9 +135,7 @@ def measure_trained(setting: Setting, data: ImageData, config: Config, folder: P
     """Measures a setting by training; the run is kept in its folder, and resumes if it was interrupted."""
     method, dim = setting.pool
     channels = setting.channels(config.pooling.channels or 256)
-    config = config.replace(
-        val_seed=setting.seed, pool=method, dim=dim, channels=channels, seed=setting.seed
-    )
+    config = config.replace(val_seed=setting.seed, pool=method, dim=dim, channels=channels, seed=setting.seed)
     run = RunFolder(folder)
     result = train(config, folder, resume=run.has_config, cache=cache, progress=SILENT)
     model = run.load().model

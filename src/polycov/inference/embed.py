@@ -235,7 +235,7 @@ class _Job:
     device: torch.device
 
     def write_missing_shards(self, task: Task) -> bool:
-        """Goes through the list once, and makes the shards that nobody has made or is making; whether there were any."""
+        """Makes the shards that nobody has made or is making; returns whether there were any."""
         wrote = False
         for index, names in enumerate(self.folder.image_lists(self.options.shard_size)):
             if self.folder.has_shard(index, self.kind):

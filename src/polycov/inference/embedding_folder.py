@@ -183,8 +183,8 @@ def _fill(path: Path, kind: ShardFormat, shard: Shard) -> None:
 def _read(path: Path) -> Shard:
     try:
         if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as arrays:
-                scales = arrays["scales"] if "scales" in arrays else None
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                scales = arrays["scales"] if "scales" in arrays.files else None
                 return Shard(arrays["names"].tolist(), arrays["features"], scales)
         _, pq = _pyarrow()
         table = pq.read_table(path)
@@ -207,5 +207,3 @@ def _pyarrow() -> tuple[Any, Any]:
             "Parquet needs pyarrow. Install it with: pip install pyarrow, or use --format npz."
         ) from error
     return pyarrow, pyarrow.parquet
-
-

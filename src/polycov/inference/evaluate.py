@@ -14,7 +14,7 @@ from polycov.models.backbones import load_plugin
 from polycov.progress import SILENT, Progress
 from polycov.system.files import cache_folder, write_json
 from polycov.system.structure import Structured
-from polycov.system.tables import Table
+from polycov.system.tables import Cell, Table
 from polycov.training.batches import ImageBatches
 from polycov.training.config import RuntimeOptions, replace_options
 from polycov.training.predictions import Predictions, predict_split
@@ -177,9 +177,7 @@ def evaluate(run: str | Path | EvaluateOptions, *, progress: Progress = SILENT, 
     return evaluation
 
 
-def evaluation_data(
-    run: Run, data: str | None, split: str, exclude: Callable[[ImageData], ImageData]
-) -> ImageData:
+def evaluation_data(run: Run, data: str | None, split: str, exclude: Callable[[ImageData], ImageData]) -> ImageData:
     """Returns the images to evaluate on as the split "test", with the labels of the run's classes.
 
     Args:
@@ -204,7 +202,7 @@ def evaluation_data(
         found = exclude(found)
         if found.fingerprint() != run.data["fingerprint"]:
             found.notes.append("the data changed since the run: the splits may differ from those it was trained with")
-        splits = dict(found.splits)
+        splits: dict[str, Samples] = {name: samples for name, samples in found.splits.items()}
     else:
         found = exclude(read_splits(name))
         splits = _splits_to_measure(found)
@@ -218,7 +216,7 @@ def evaluation_data(
 
 def _splits_to_measure(data: ImageData) -> dict[str, Samples]:
     """The splits of other data: without a test split, validation is taken for it, or everything."""
-    splits = {name: samples for name, samples in data.splits.items() if len(samples)}
+    splits: dict[str, Samples] = {name: samples for name, samples in data.splits.items() if len(samples)}
     if "test" in splits:
         return splits
     if "val" not in splits:
@@ -263,7 +261,7 @@ def summarise(run: Run, data: ImageData, predictions: Predictions, options: Eval
         (samples.name(i), names[samples.labels[i]], names[int(best)], f"{float(probability):.4f}")
         for i, (best, probability) in enumerate(zip(predictions.top[:, 0], predictions.probability[:, 0], strict=True))
     ]
-    matrix = [(name, *(pairs[i, j] for j in range(len(names)))) for i, name in enumerate(names)]
+    matrix: list[list[Cell]] = [[name, *(pairs[i, j] for j in range(len(names)))] for i, name in enumerate(names)]
     return Evaluation(
         run=str(options.run),
         data=data.name,

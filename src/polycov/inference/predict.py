@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -17,7 +16,7 @@ from polycov.models.model import Model
 from polycov.models.onnx import OnnxClassifier
 from polycov.progress import SILENT, Progress
 from polycov.system.devices import choose_device
-from polycov.system.tables import Table
+from polycov.system.tables import Cell, Table
 
 
 @dataclass(frozen=True)
@@ -49,22 +48,26 @@ class Classifier:
 
     def __init__(self, source: str | Path | Model, device: str = "auto") -> None:
         self._device = torch.device("cpu")
+        self._probabilities: Callable[..., Tensor]
+        self.classes: list[str]
+        self.preprocessing: Preprocessing
         if isinstance(source, str | Path) and str(source).endswith(".onnx"):
             onnx = OnnxClassifier(source)
-            self._probabilities: Callable[..., Tensor] = onnx.predict
+            self._probabilities = onnx.predict
             self.classes, self.preprocessing = onnx.classes, onnx.preprocessing
             return
         model = source if isinstance(source, Model) else Model.from_pretrained(source)
         self._device = choose_device(device)
         self._probabilities = model.to(self._device).predict
-        self.classes: list[str] = model.classes
-        self.preprocessing: Preprocessing = model.preprocessing
+        self.classes, self.preprocessing = model.classes, model.preprocessing
 
     def __call__(self, file: Path, top: int = 5, mirror: bool = False) -> Prediction:
         """Returns the most probable classes of an image file."""
         try:
             image = self.preprocessing(decode(Image.open(file)))[None].to(self._device)
-            values, indices = torch.topk(self._probabilities(image, mirror=mirror)[0].cpu(), min(top, len(self.classes)))
+            values, indices = torch.topk(
+                self._probabilities(image, mirror=mirror)[0].cpu(), min(top, len(self.classes))
+            )
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, NonFiniteError) as error:
             return Prediction(file, (), str(error))
         names = (self.classes[i] for i in indices.tolist())
@@ -114,7 +117,9 @@ def _predictions(
 def predictions_table(predictions: Iterable[Prediction], top: int) -> Table:
     """Returns predictions as a table: a row per image, with classes and probabilities."""
     columns = [f"{kind} {i + 1}" for i in range(top) for kind in ("class", "probability")]
-    rows = [(str(p.image), *chain(*p.classes)) for p in predictions if not p.problem]
+    rows: list[list[Cell]] = [
+        [str(p.image), *(cell for pair in p.classes for cell in pair)] for p in predictions if not p.problem
+    ]
     return Table(("image", *columns), rows)
 
 

@@ -200,7 +200,7 @@ def replace_options(options: Grouped, changes: dict[str, Any]) -> Any:
         PolycovError: on an unknown option.
     """
     own = {f.name for f in dataclasses.fields(options)}
-    groups = {name: value for name in own if isinstance(value := getattr(options, name), Structured)}
+    groups: dict[str, Any] = {name: value for name in own if isinstance(value := getattr(options, name), Structured)}
     inner = {f.name: name for name, group in groups.items() for f in dataclasses.fields(group)}
     result: dict[str, Any] = {}
     for name, value in changes.items():

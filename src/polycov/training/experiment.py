@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from polycov.data.broken import exclude_broken, find_broken
 from polycov.data.feature_store import FeatureStore
-from polycov.data.images import ImageData, require_trainable
+from polycov.data.images import ImageData, Split, require_trainable
 from polycov.data.read import read_data
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
@@ -199,9 +199,10 @@ class Experiment:
         store, model, data = self._extract(), self.model.cpu(), self.data
         self._write_description()
         self._fit_to_data(FeatureBatches(data, store))
-        labels = {split: torch.tensor(list(data[split].labels)) for split in ("train", "val")}
+        splits: tuple[Split, ...] = ("train", "val")
+        labels = {split: torch.tensor(list(data[split].labels)) for split in splits}
         with evaluation_mode(model):
-            reduced = {s: (model.reduce(x) for x in store.batches(data[s])) for s in ("train", "val")}
+            reduced = {split: (model.reduce(x) for x in store.batches(data[split])) for split in splits}
             with torch.no_grad():
                 ridge = fit_probe(model.pool, reduced, labels, len(data.classes)).ridge
         set_classifier(model, ridge)

@@ -10,7 +10,6 @@ from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
 from polycov.data.loading import load_batches
 from polycov.data.transforms import Preprocessing
-from polycov.errors import NonFiniteError
 from polycov.models.backbones import Backbone
 from polycov.models.modes import evaluation_mode
 from polycov.progress import SILENT, Progress
@@ -92,15 +91,11 @@ def extract_features(
         with progress.task(f"extracting features with {backbone.name}", len(missing)) as task:
             for images, _, indices in load_batches(samples, preprocessing, batches, workers):
                 features = backbone(images.to(device, memory_format=torch.channels_last)).half().cpu()
-                finite = features.flatten(1).isfinite().all(1)
-                if not bool(finite.all()):
-                    bad = ", ".join(names[int(i)] for i in indices[~finite])
-                    raise NonFiniteError(f"{backbone.name} gives NaN, Inf or values above 65504 for {bad}.")
-                store.write(indices.tolist(), features.numpy())
+                store.write(indices.tolist(), features)
                 task.advance(len(indices))
             store.flush()
     _barrier()
-    return store if world == 1 else FeatureStore.open(cache, identity, names, shape, progress=progress)
+    return store
 
 
 def _barrier() -> None:

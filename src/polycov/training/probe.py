@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from polycov.data.images import Split
 from polycov.errors import PolycovError
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
@@ -188,12 +189,12 @@ class Probe:
     """
 
     ridge: Ridge
-    features: dict[str, Tensor]
+    features: dict[Split, Tensor]
     pool_seconds: float
 
 
 def fit_probe(
-    pool: Pool, batches: Mapping[str, Iterable[Tensor]], labels: Mapping[str, Tensor], classes: int
+    pool: Pool, batches: Mapping[Split, Iterable[Tensor]], labels: Mapping[Split, Tensor], classes: int
 ) -> Probe:
     """Fits a ridge classifier on the features of a pool; the pool itself must be fitted.
 

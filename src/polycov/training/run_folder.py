@@ -17,8 +17,8 @@ from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
 from polycov.models.tensors import load_tensors, save_tensors
 from polycov.models.weights import load_exactly
-from polycov.system.files import read_json, read_json_lines, try_lock, write_json, write_json_lines
 from polycov.system.files import append_json_lines as append_lines
+from polycov.system.files import read_json, read_json_lines, try_lock, write_json, write_json_lines
 from polycov.system.structure import structure
 from polycov.training.checkpoint import load_checkpoint, save_checkpoint
 from polycov.training.config import Config

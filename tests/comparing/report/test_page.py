@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from fake_images import write_data
+from polycov.comparing.recommendation import Recommendation
 from polycov.comparing.report.gallery import make_gallery
 from polycov.comparing.report.page import write_page
-from polycov.comparing.recommendation import Recommendation
 from polycov.comparing.statistics import Difference, Point
 from polycov.comparing.study import Study
 from polycov.data import read_data

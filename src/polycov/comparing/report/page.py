@@ -8,8 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from polycov.comparing.report.figures import colour_of
 from polycov.comparing.recommendation import size_in_words
+from polycov.comparing.report.figures import colour_of
 from polycov.comparing.report.tables import difference_in_words, percent
 from polycov.comparing.statistics import Point, method_title
 from polycov.comparing.study import Study, storage_in_words
