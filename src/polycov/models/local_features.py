@@ -1,0 +1,48 @@
+"""Local features, as networks return them: maps (B, C, H, W) or tokens (B, N, C)."""
+
+from typing import Any
+
+from torch import Tensor
+
+from polycov.errors import PolycovError
+
+
+def as_local_features(network: Any, features: Tensor) -> Tensor:
+    """Returns the output of ``forward_features`` of a timm network as maps (B, C, H, W), or as tokens (B, N, C) without
+    class and register tokens.
+    """
+    if not isinstance(features, Tensor):
+        return features  # for `local_channels` to refuse
+    if features.ndim == 3:
+        prefix = getattr(network, "num_prefix_tokens", None)
+        if prefix is None:  # CaiT, XCiT and others have a class token but not this attribute
+            prefix = int(getattr(network, "cls_token", None) is not None)
+        return features[:, prefix:]
+    if features.ndim == 4 and getattr(network, "output_fmt", "NCHW") == "NHWC":
+        return features.permute(0, 3, 1, 2)
+    return features
+
+
+def local_channels(name: str, features: Any) -> int:
+    """Returns C, the number of channels of local features.
+
+    Args:
+        name: of the network, for the error message.
+        features: its output.
+
+    Raises:
+        PolycovError: if they are not maps or tokens, or have only one location.
+    """
+    if not isinstance(features, Tensor) or features.ndim not in (3, 4):
+        given = f"shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features).__name__
+        raise PolycovError(
+            f"The network {name!r} gives no local features: expected maps (B, C, H, W) or tokens (B, N, C), "
+            f"got {given}."
+        )
+    channels = features.shape[1 if features.ndim == 4 else 2]
+    if features[0].numel() < 2 * channels:
+        raise PolycovError(
+            f"The network {name!r} gives features of shape {tuple(features.shape)}: fewer than two locations, so there "
+            "is nothing to pool."
+        )
+    return int(channels)

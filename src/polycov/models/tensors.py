@@ -1,0 +1,83 @@
+"""Named tensors and notes in one ``.safetensors`` file: written in one step, read without running code."""
+
+import hashlib
+import importlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polycov.errors import MissingDependencyError, PolycovError
+from polycov.system.files import write_file
+
+State = dict[str, Tensor]
+_NOTES = "polycov"  # the key of the notes in the metadata of a file
+
+
+def import_safetensors() -> ModuleType:
+    """Returns the module safetensors, with ``safetensors.torch``.
+
+    Raises:
+        MissingDependencyError: if it is not installed.
+    """
+    try:
+        importlib.import_module("safetensors.torch")
+        return importlib.import_module("safetensors")
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"Weights need safetensors ({error}). Install it with: pip install 'polycov[train]'"
+        ) from error
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: dict[str, Any]) -> None:
+    """Writes tensors, and notes that JSON can hold, to a ``.safetensors`` file in one step."""
+    safetensors = import_safetensors()
+    copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    metadata = {_NOTES: json.dumps(notes)}
+    write_file(path, lambda temporary: safetensors.torch.save_file(copies, temporary, metadata))
+
+
+def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:
+    """Reads the tensors and notes that `save_tensors` wrote.
+
+    Raises:
+        PolycovError: if the file is missing or unreadable, or `save_tensors` did not write it.
+    """
+    return _read(path, with_tensors=True)
+
+
+def read_notes(path: Path) -> dict[str, Any]:
+    """Reads the notes alone; the same errors as `load_tensors`."""
+    return _read(path, with_tensors=False)[1]
+
+
+def _read(path: Path, with_tensors: bool) -> tuple[State, dict[str, Any]]:
+    safetensors = import_safetensors()
+    if not path.is_file():
+        raise PolycovError(f"There is no file {str(path)!r}.")
+    try:
+        with safetensors.safe_open(path, framework="pt") as file:
+            notes = json.loads((file.metadata() or {})[_NOTES])
+            return {name: file.get_tensor(name) for name in file.keys() if with_tensors}, notes  # noqa: SIM118
+    except KeyError as error:
+        raise PolycovError(f"Cannot read {str(path)!r}: polycov did not write this file.") from error
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise PolycovError(f"Cannot read {str(path)!r}: {error}.") from error
+
+
+def digest(tensors: Mapping[str, Tensor]) -> str:
+    """Returns a SHA-256 of names and values, the same on every device.
+
+    Example:
+        >>> digest({"a": torch.zeros(2)}) == digest({"a": torch.zeros(2)}) != digest({"a": torch.ones(2)})
+        True
+    """
+    total = hashlib.sha256()
+    for name, tensor in tensors.items():
+        total.update(name.encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
