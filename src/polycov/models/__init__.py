@@ -1,1 +1,1 @@
-"""Classifiers: backbone, reduction, pool, linear layer; saved, exported, attached."""
+"""Classifiers: backbone, reduction, pool, linear layer; saved, exported, or attached to a timm model."""

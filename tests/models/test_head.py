@@ -1,0 +1,55 @@
+import pytest
+import torch
+from torch import nn
+
+import polycov
+from polycov.models.head import PoolingHead, default_channels, make_classifier
+
+
+@pytest.mark.parametrize(
+    ("pool", "width", "probe", "channels"),
+    [
+        ("isqrt-cov", 512, False, 256),
+        ("isqrt-cov", 40, False, 256),
+        ("average", 512, False, 256),
+        ("isqrt-cov", 512, True, 128),
+        ("covariance | sqrt(5) | triu", 40, True, 40),
+        ("average", 512, True, 0),
+        ("gem | l2", 512, True, 0),
+    ],
+)
+def test_default_channels_are_those_of_the_head(pool: str, width: int, probe: bool, channels: int) -> None:
+    assert default_channels(pool, width, probe=probe) == channels
+    head = PoolingHead(width, pool, 2, None) if probe else PoolingHead(width, pool, 2)
+    assert head.pool.channels == (channels or width)
+    assert isinstance(head.reduction, nn.Identity) == (channels == 0)
+
+
+@pytest.mark.parametrize("reduction", ["relu", "linear"])
+def test_tokens_and_maps_are_reduced_alike(reduction: str) -> None:
+    head = PoolingHead(6, "isqrt-cov", 3, 4, reduction=reduction).eval()  # type: ignore[arg-type]
+    maps = torch.randn(2, 6, 3, 5)
+    tokens = maps.flatten(2).mT
+    torch.testing.assert_close(head.reduce(tokens), head.reduce(maps).flatten(2).mT)
+    torch.testing.assert_close(head.classify(tokens), head.classify(maps))
+    assert head.classify(maps).shape == (2, 3)
+
+
+def test_no_classes_give_the_pooled_feature() -> None:
+    head = PoolingHead(6, "average", 0, 0, drop=0.5).eval()
+    maps = torch.randn(2, 6, 3, 5)
+    assert torch.equal(head.classify(maps), head.pool(maps))
+    assert isinstance(make_classifier(6, 0), nn.Identity)
+
+
+def test_mistakes_end_in_a_sentence() -> None:
+    with pytest.raises(
+        polycov.PolycovError, match=r"Unknown reduction 'line'. Known: linear, relu. Did you mean 'linear'"
+    ):
+        PoolingHead(6, "average", 2, 4, reduction="line")  # type: ignore[arg-type]
+    with pytest.raises(polycov.PolycovError, match="channels of the reduction to be a positive integer, got -1"):
+        PoolingHead(6, "average", 2, -1)
+    with pytest.raises(polycov.PolycovError, match="num_classes of the classifier to be a positive integer, got -2"):
+        PoolingHead(6, "average", -2, 4)
+    with pytest.raises(polycov.SpecError, match="Unknown method 'averag'"):
+        PoolingHead(6, "averag", 2, None)

@@ -1,0 +1,54 @@
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import polycov
+from polycov.models.model_card import method_name, model_card
+
+
+def test_the_snippet_of_a_card_runs(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = (saved / "README.md").read_text(encoding="utf-8")
+    Image.new("RGB", (80, 60)).save(tmp_path / "image.jpg")
+    monkeypatch.chdir(tmp_path)
+    snippet = card.partition("```python\n")[2].partition("```")[0].replace("THIS_MODEL", str(saved))
+    names: dict[str, object] = {}
+    exec(snippet, names)
+    assert tuple(names["probabilities"].shape) == (3,)  # type: ignore[attr-defined]
+
+
+def test_a_card_states_what_is_known(model: polycov.Model) -> None:
+    description = model.describe()
+    text = str(model_card(description))
+    assert "| data | unknown |" in text
+    assert "| test accuracy | not measured |" in text
+    assert "license: unknown" in text
+    data = {"name": "trees", "images": {"train": 18, "val": 6, "test": 12}}
+    result = {"test_accuracy": 0.75, "low": 0.4677, "high": 0.9111, "images": 12}
+    text = str(model_card(description | {"data": data, "result": result, "license": "mit"}))
+    assert "license: mit" in text
+    assert "value: 0.75" in text
+    assert "| data | trees: 3 classes; images: 18 train, 6 val, 12 test |" in text
+    assert "75.00% on 12 test images (95 % interval: 46.8% to 91.1%)" in text
+    assert "`ipccp-fit`" in text
+    assert r"covariance \| sqrt(5) \| count_sketch(8192) \| project(8)" in text
+    assert "8 dimensions from 12 channels, seed 0" in text
+    assert "Classes: oak, ash, elm" in text
+
+
+def test_values_of_another_form_are_not_stated(model: polycov.Model) -> None:
+    wrong = {"data": {"name": "trees"}, "result": {"test_accuracy": "high"}, "license": 3}
+    assert str(model_card(model.describe() | wrong)).count("unknown") == 3  # data, and the licence twice
+
+
+def test_class_names_cannot_break_the_markdown(model: polycov.Model) -> None:
+    text = str(model_card(model.describe() | {"classes": ["a|b", "new\nline <b> \udcff", *map(str, range(300))]}))
+    assert r"Classes: a\|b, new line &lt;b>" in text
+    assert "197 …" in text
+
+
+def test_the_method_of_a_spec_is_found_by_its_dimension() -> None:
+    for name in ("average", "isqrt-cov", "ipccp-cs", "ipccp-fit"):
+        pool = polycov.create_pool(name, 12)
+        assert method_name(pool.spec, pool.out_features) == name
+    assert method_name("covariance | log(16) | triu", 78) == "covariance | log(16) | triu"
