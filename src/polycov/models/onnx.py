@@ -1,0 +1,100 @@
+"""ONNX files that polycov wrote, run by onnxruntime."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polycov.data.transforms import Preprocessing
+from polycov.errors import MissingDependencyError, PolycovError
+from polycov.models.model import probabilities
+
+METADATA_KEY = "polycov"
+INSTALL = "Install it with: pip install 'polycov[export]'"
+
+
+class OnnxFile:
+    """An ONNX file that polycov wrote, run by onnxruntime without any torch module.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        description: its metadata.
+
+    Raises:
+        MissingDependencyError: if onnxruntime is not installed.
+        PolycovError: if the file is missing or unreadable.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise MissingDependencyError(f"ONNX files need onnxruntime ({error}). {INSTALL}") from error
+        if not Path(path).is_file():
+            raise PolycovError(f"There is no file {str(path)!r}.")
+        try:
+            self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
+        except Exception as error:  # onnxruntime has an exception of its own for every way to fail
+            raise PolycovError(f"Cannot read {str(path)!r}: {str(error).splitlines()[0]}") from error
+        self.input, self.output = self.session.get_inputs()[0], self.session.get_outputs()[0]
+        metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
+        try:
+            self.description: dict[str, Any] = json.loads(metadata) if metadata else {}
+        except ValueError as error:
+            raise PolycovError(f"The metadata of {str(path)!r} is damaged: {error}.") from error
+
+    def __call__(self, x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        """Returns the output for a batch.
+
+        Raises:
+            PolycovError: if the file does not accept the batch.
+        """
+        half = self.input.type == "tensor(float16)"
+        try:
+            return self.session.run(None, {self.input.name: x.astype(np.float16) if half else x})[0]
+        except Exception as error:  # as above
+            raise PolycovError(f"The ONNX file does not accept an array of shape {x.shape}: {error}") from error
+
+
+class OnnxClassifier:
+    """A classifier in an ONNX file, used like a `polycov.models.model.Model`.
+
+    Args:
+        path: of the file.
+
+    Attributes:
+        classes: their names.
+        preprocessing: of the images.
+        device: the CPU, where `predict` returns its results.
+
+    Raises:
+        PolycovError: if the file is not a model that polycov exported.
+    """
+
+    device = torch.device("cpu")
+
+    def __init__(self, path: Path | str) -> None:
+        self.file = OnnxFile(path)
+        try:
+            self.classes: list[str] = self.file.description["classes"]
+            self.preprocessing = Preprocessing.from_dict(self.file.description["preprocessing"])
+            if self.file.output.shape[-1] != len(self.classes):
+                raise KeyError("classes")
+        except (KeyError, TypeError) as error:
+            raise PolycovError(f"{str(path)!r} has no class names: it is not a model that polycov exported.") from error
+
+    def predict(self, images: Tensor, *, mirror: bool = False) -> Tensor:
+        """Returns the probabilities of the classes, (B, classes), as `polycov.models.model.Model.predict` does.
+
+        Raises:
+            NonFiniteError: if the file gives NaN or Inf.
+        """
+        return probabilities(self._logits, images.cpu(), mirror)
+
+    def _logits(self, images: Tensor) -> Tensor:
+        return torch.from_numpy(self.file(images.contiguous().numpy())).float()
