@@ -78,7 +78,7 @@ def test_growth_routes_and_whole_steps(tmp_path: Path, monkeypatch: pytest.Monke
     ("arguments", "message"),
     [
         (["--methods", "nonsense"], "Unknown method 'nonsense'"),
-        (["--device", "cuda"], "this torch sees no GPU"),
+        (["--device", "cuda"], "The device 'cuda' is not available"),
     ],
 )
 def test_mistakes_end_in_a_sentence(arguments: list[str], message: str, tmp_path: Path) -> None:

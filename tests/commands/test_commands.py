@@ -89,7 +89,7 @@ MISTAKES = {
     "evaluate no run": (["evaluate", "TREES"], "is neither a run nor a model: it has no config.json"),
     "predict nothing": (["predict", "RUN", "nowhere.jpg"], "There is no image 'nowhere.jpg'"),
     "predict no image": (["predict", "RUN"], "Expected images"),
-    "embed nothing": (["embed", "ipccp-ts", "nowhere.jpg", *TINY], "There is no image 'nowhere.jpg'"),
+    "embed nothing": (["embed", "ipccp-ts", "nowhere.jpg", *TINY], "There is no file or folder 'nowhere.jpg'"),
     "embed with no method": (["embed", "ipcp-ts", "TREES", *TINY], "Did you mean 'ipccp-ts'"),
     "embed unfitted": (["embed", "ipccp-fit", "TREES", *TINY, "--dim", "8"], "is not fitted"),
     "embed a run of its own size": (["embed", "RUN", "TREES", "--dim", "8"], "omit --dim and --size"),

@@ -15,10 +15,10 @@ import pytest
 from fake_images import write_classes, write_data
 from polycov.commands.main import main
 from polycov.comparing.compare import compare
-from polycov.comparing.comparison_folder import ComparisonFolder
 from polycov.comparing.grid import SettingKey
 from polycov.errors import PolycovError
 from polycov.progress import LogProgress
+from polycov.system.files import read_json_lines
 
 TINY: dict[str, Any] = {
     "backbone": "test_resnet",
@@ -51,10 +51,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def results(folder: Path) -> dict[SettingKey, tuple[str, str]]:
-    lines = (folder / "records.jsonl").read_text().splitlines() if (folder / "records.jsonl").is_file() else []
-    records = ComparisonFolder(folder).records() if lines else []
-    assert len(records) == len(lines)  # no duplicates
-    return {record.key: (record.measurement.test_correct, record.measurement.val_correct) for record in records}
+    rows = list(read_json_lines(folder / "records.jsonl"))
+    found = {(row["method"], row["dim"], row["seed"]): row["measurement"] for row in rows}
+    assert len(found) == len(rows)  # no duplicates
+    return {key: (measured["test_correct"], measured["val_correct"]) for key, measured in found.items()}
 
 
 def test_a_comparison_is_complete_and_can_be_extended(trees: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData, Split
 from polycov.data.quantize import FeatureDtype, dequantize, quantize
 from polycov.errors import PolycovError
+from polycov.models.head import DEFAULT_CHANNELS
 from polycov.pooling.kernel import kernel_error, uncompressed
 from polycov.pooling.methods import create_pool, is_first_order
 from polycov.pooling.pool import Pool
@@ -104,7 +105,7 @@ def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, c
         test_images=len(correct),
         val_correct=pack(probe.ridge.val_correct),
         test_correct=pack(correct),
-        kernel_error=_kernel_error(setting.method, pool, test, tokens["test"]),
+        kernel_error=_kernel_error(method, pool, test, tokens["test"]),
         strength=probe.ridge.strength,
         stored={dtype: float(hits.double().mean()) for dtype, hits in stored.items()},
         predictions=predictions.tolist() if setting.seed == 0 else None,
@@ -134,7 +135,7 @@ def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
 def measure_trained(setting: Setting, data: ImageData, config: Config, folder: Path, cache: Path) -> Measurement:
     """Measures a setting by training; the run is kept in its folder, and resumes if it was interrupted."""
     method, dim = setting.pool
-    channels = setting.channels(config.pooling.channels or 256)
+    channels = setting.channels(config.pooling.channels or DEFAULT_CHANNELS)
     config = config.replace(val_seed=setting.seed, pool=method, dim=dim, channels=channels, seed=setting.seed)
     run = RunFolder(folder)
     result = train(config, folder, resume=run.has_config, cache=cache, progress=SILENT)

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from polycov.comparing.grid import DIMS, METHODS
 from polycov.errors import PolycovError
+from polycov.models.head import DEFAULT_CHANNELS, PROBE_CHANNELS
 from polycov.system.structure import Structured
 from polycov.training.config import (
     Config,
@@ -67,7 +68,7 @@ class CompareOptions(Structured):
                 raise PolycovError(f"Expected {name} to be at least 1, got {getattr(self, name)}.")
         base = read_recipe(self.recipe) if self.recipe is not None else Config()
         probe = self.head == "probe"
-        channels = self.channels if self.channels is not None else 128 if probe else 256
+        channels = (PROBE_CHANNELS if probe else DEFAULT_CHANNELS) if self.channels is None else self.channels
         if channels < 1:
             raise PolycovError(f"Expected channels to be at least 1, got {channels}.")
         return Config(

@@ -23,13 +23,14 @@ from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import PoolingHead
 from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
+from polycov.models.tensors import digest
 from polycov.pooling.methods import create_pool, list_methods
 from polycov.pooling.pool import Pool
 from polycov.progress import SILENT, Progress, Task
 from polycov.system.devices import choose_device
 from polycov.system.structure import Structured
 from polycov.training.config import ImageOptions, NetworkOptions, RuntimeOptions, replace_options
-from polycov.training.features import build_backbone, weights_digest
+from polycov.training.features import build_backbone
 
 DEFAULT_SIZE = 320
 
@@ -115,7 +116,7 @@ class Embedder:
     ) -> None:
         self.backbone, self.pool, self.preprocessing, self.head = backbone, pool, preprocessing, head
         parts = [backbone, pool, *([head.reduction] if head is not None else [])]
-        self.digest = weights_digest(nn.ModuleList(parts))
+        self.digest = digest(nn.ModuleList(parts).state_dict())
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns the features of prepared images, (B, D)."""

@@ -112,9 +112,14 @@ class EmbeddingFolder:
             PolycovError: if the folder is no embedding, or damaged.
         """
         manifest = read_json(self._manifest)
+        version = manifest.get("format_version", 1) if isinstance(manifest, dict) else None
+        if version != FORMAT:
+            raise PolycovError(f"The embedding {str(self.path)!r} has format {version!r}; expected {FORMAT}.")
+        if not self._images.is_file():
+            raise PolycovError(f"The image list of {str(self.path)!r} is missing. Choose another --out.")
         with self._images.open(encoding="utf-8") as lines:
             listed = sum(1 for _ in lines)
-        if not isinstance(manifest, dict) or manifest.get("images") != listed:
+        if manifest.get("images") != listed:
             raise PolycovError(f"The image list in {str(self.path)!r} is damaged. Choose another --out.")
         return manifest
 

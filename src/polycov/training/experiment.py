@@ -16,6 +16,7 @@ from polycov.data.read import read_data
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.models.backbones import ENOUGH_LOCATIONS, Backbone, input_size
+from polycov.models.head import DEFAULT_CHANNELS
 from polycov.models.model import Model, create_model
 from polycov.models.modes import evaluation_mode
 from polycov.models.weights import load_exactly
@@ -72,7 +73,8 @@ def build_model(config: Config, classes: int, size: int) -> Model:
         PolycovError: if there is no such backbone, pool or file, or the model of ``init`` is another.
     """
     network, pooling, training = config.network, config.pooling, config.training
-    channels = 256 if pooling.channels is None and not training.probe else pooling.channels
+    # Without a number, a model is reduced as a probe wants it; training has another default.
+    channels = DEFAULT_CHANNELS if pooling.channels is None and not training.probe else pooling.channels
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         torch.manual_seed(training.seed)
         model = create_model(

@@ -1,10 +1,8 @@
 """Extraction: local features of a frozen backbone, computed once and kept in a `FeatureStore`."""
 
-import hashlib
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
@@ -12,17 +10,9 @@ from polycov.data.loading import load_batches
 from polycov.data.transforms import Preprocessing
 from polycov.models.backbones import Backbone
 from polycov.models.modes import evaluation_mode
+from polycov.models.tensors import digest
 from polycov.progress import SILENT, Progress
 from polycov.training.config import NetworkOptions
-
-
-def weights_digest(module: nn.Module) -> str:
-    """Returns a digest of the weights of a module."""
-    digest = hashlib.sha256()
-    for name, tensor in module.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
 
 
 def build_backbone(options: NetworkOptions, size: int) -> Backbone:
@@ -73,7 +63,7 @@ def extract_features(
         "backbone": backbone.name,
         "stage": backbone.stage,
         "last_stride": backbone.last_stride,
-        "weights": weights_digest(backbone),
+        "weights": digest(backbone.state_dict()),
         "images": data.fingerprint(stamps=True),
         "preprocessing": preprocessing.identity(),
     }
