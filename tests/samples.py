@@ -1,4 +1,4 @@
-"""What the contract suite runs on: every registered stage and method, in small pools, and features to feed them."""
+"""Every registered stage and method in small pools, and features to test them on."""
 
 import inspect
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 import polycov
+from polycov.pooling.plan import Route
 from polycov.pooling.pool import Pool
 
 CHANNELS = 4
@@ -23,7 +24,7 @@ def method_specs() -> list[str]:
 
 
 def stage_specs() -> list[str]:
-    """Every registered stage, by its own examples, among otherwise ordinary stages."""
+    """Every example of every registered stage, in an otherwise ordinary spec."""
     frames = {
         "moment": "{} | sqrt(5) | triu",
         "function": "covariance | {} | tensor_sketch(24)",
@@ -35,6 +36,7 @@ def stage_specs() -> list[str]:
 
 
 def canonical(specs: list[str]) -> list[str]:
+    """The specs in canonical form, without duplicates."""
     return list(dict.fromkeys(str(polycov.parse_spec(spec)) for spec in specs))
 
 
@@ -44,12 +46,14 @@ EXACT = [spec for spec in SECOND_ORDER if "exact" in spec]
 POLYNOMIAL = [spec for spec in SECOND_ORDER if "exact" not in spec and "lyapunov" not in spec]
 
 
-def features(batch: int = 2, locations: int = 20, channels: int = CHANNELS, seed: int = 0, **kwargs: object) -> Tensor:
-    """Random tokens, correlated between channels, with a mean."""
+def features(
+    batch: int = 2, locations: int = 20, channels: int = CHANNELS, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Tensor:
+    """Random tokens, correlated between channels, with non-zero mean."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(batch, locations, channels, generator=generator, dtype=torch.float64)
     mix = torch.randn(channels, channels, generator=generator, dtype=torch.float64) * 0.3 + torch.eye(channels)
-    return (x @ mix + 0.5).to(**{"dtype": torch.float64, **kwargs})
+    return (x @ mix + 0.5).to(dtype)
 
 
 def repeated(channels: int = CHANNELS) -> Tensor:
@@ -62,10 +66,12 @@ def repeated(channels: int = CHANNELS) -> Tensor:
     return torch.cat([half, -half]).unsqueeze(0)
 
 
-def make(spec: str, channels: int = CHANNELS, dtype: torch.dtype = torch.float64, **kwargs: object) -> Pool:
-    """A pool of the spec, fitted where it must be."""
-    pool = polycov.create_pool(spec, channels, **kwargs).to(dtype)
-    if "project" in spec:
+def make(
+    spec: str, channels: int = CHANNELS, dtype: torch.dtype = torch.float64, seed: int = 0, route: Route = "auto"
+) -> Pool:
+    """A pool with this spec, fitted if necessary."""
+    pool = polycov.create_pool(spec, channels, seed=seed, route=route).to(dtype)
+    if pool.fittable:
         pool.fit([features(40, 12, channels, seed=9, dtype=dtype)])
     return pool
 
@@ -74,3 +80,14 @@ def relative(a: Tensor, b: Tensor) -> float:
     """‖a − b‖ / ‖b‖ in float64."""
     a, b = a.detach().double(), b.detach().double()
     return float((a - b).norm() / b.norm().clamp(min=1e-300))
+
+
+def spd(batch: int = 2, channels: int = 6, locations: int = 40) -> Tensor:
+    """Random covariance matrices, (B, C, C)."""
+    rows = polycov.functional.covariance(features(batch, locations, channels))
+    return rows.mT @ rows
+
+
+def unit_trace(matrix: Tensor) -> Tensor:
+    """Matrices divided by their trace."""
+    return matrix / matrix.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]

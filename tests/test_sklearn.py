@@ -1,6 +1,9 @@
-"""The transformer of scikit-learn: NumPy in and out, in pipelines and searches, on signals too."""
+"""The scikit-learn transformer: NumPy in and out, in pipelines and searches, also on signals."""
 
+import importlib
 import pickle
+import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,38 +19,42 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import polycov
+from polycov.errors import MissingDependencyError
 from polycov.pooling.methods import method_options
 from polycov.sklearn import SecondOrderTransformer
 
+Array = np.ndarray[Any, Any]
+Samples = tuple[Array, Array]
+
 
 @pytest.fixture
-def samples() -> tuple[np.ndarray, np.ndarray]:
-    """Two classes with the same means, that differ in how channels go together."""
-    chance = np.random.default_rng(0)
-    x, y = chance.normal(size=(80, 40, 5)), np.arange(80) % 2
+def samples() -> Samples:
+    """Two classes with equal means that differ in the correlation of two channels."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(80, 40, 5)), np.arange(80) % 2
     x[y == 1, :, 1] += 0.7 * x[y == 1, :, 0]
     return x, y
 
 
 @pytest.mark.parametrize("method", polycov.list_methods())
-def test_it_is_the_pool_in_batches_of_any_size(method: str, samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_the_transformer_is_the_pool_in_batches_of_any_size(method: str, samples: Samples) -> None:
     x, _ = samples
-    given = {"dim": 12} if "dim" in method_options(method) else {}
-    transformer = SecondOrderTransformer(method, batch_size=7, seed=3, **given).fit(x)
-    pool = polycov.create_pool(method, 5, seed=3, **given)
-    if "project" in pool.spec:
+    dim = 12 if "dim" in method_options(method) else None
+    transformer = SecondOrderTransformer(method, batch_size=7, seed=3, dim=dim).fit(x)
+    pool = polycov.create_pool(method, 5, seed=3, dim=dim)
+    if pool.fittable:
         pool.double().fit([torch.from_numpy(x)])
-    found = transformer.transform(x)
-    assert found.dtype == np.float64
-    tolerance = {"rtol": 1e-6, "atol": 1e-6} if "project" in pool.spec else {"rtol": 1e-10, "atol": 1e-12}
-    np.testing.assert_allclose(found, pool.double()(torch.from_numpy(x)).detach().numpy(), **tolerance)
+    vectors = transformer.transform(x)
+    assert vectors.dtype == np.float64
+    rtol, atol = (1e-6, 1e-6) if pool.fittable else (1e-10, 1e-12)
+    np.testing.assert_allclose(vectors, pool.double()(torch.from_numpy(x)).detach().numpy(), rtol=rtol, atol=atol)
     assert transformer.transform(x.astype(np.float32)).dtype == np.float32
     names = transformer.get_feature_names_out()
-    assert names.shape == (found.shape[1],)
+    assert names.shape == (vectors.shape[1],)
     assert names[0] == "secondordertransformer0"
 
 
-def test_signals_are_channels_by_time(samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_signals_have_channels_before_times(samples: Samples) -> None:
     x, _ = samples
     tokens = SecondOrderTransformer("isqrt-cov").fit_transform(x)
     signals = SecondOrderTransformer("isqrt-cov", layout="signals").fit_transform(x.transpose(0, 2, 1))
@@ -57,7 +64,7 @@ def test_signals_are_channels_by_time(samples: tuple[np.ndarray, np.ndarray]) ->
 
 
 @pytest.mark.skipif(not hasattr(np.ndarray, "mT"), reason="pyRiemann needs NumPy 2")
-def test_it_agrees_with_pyriemann_on_signals(samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_the_transformer_agrees_with_pyriemann_on_signals(samples: Samples) -> None:
     signals = samples[0].transpose(0, 2, 1)
     centred = signals - signals.mean(2, keepdims=True)
     matrices = centred @ centred.transpose(0, 2, 1) / signals.shape[2]
@@ -72,18 +79,19 @@ def test_it_agrees_with_pyriemann_on_signals(samples: tuple[np.ndarray, np.ndarr
 
 
 @pytest.mark.filterwarnings("error")
-def test_arrays_of_any_kind_and_numbers_of_numpy(samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_arrays_may_have_any_memory_layout_and_numbers_may_be_from_numpy(samples: Samples) -> None:
     x, _ = samples
     expected = SecondOrderTransformer("ipccp-ts", dim=8, seed=3).fit_transform(x)
     fixed = np.asfortranarray(x)
     fixed.flags.writeable = False
-    transformer = SecondOrderTransformer("ipccp-ts", dim=np.int64(8), seed=np.int64(3))
+    numbers: dict[str, Any] = {"dim": np.int64(8), "seed": np.int64(3)}
+    transformer = SecondOrderTransformer("ipccp-ts", **numbers)
     np.testing.assert_allclose(transformer.fit_transform(fixed), expected)
     np.testing.assert_allclose(transformer.transform(x.tolist()), expected)
     np.testing.assert_allclose(transformer.transform(x[:1]), expected[:1])
 
 
-def test_a_search_over_method_and_dimension(samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_a_grid_search_over_method_and_dimension(samples: Samples) -> None:
     x, y = samples
     pipeline = make_pipeline(SecondOrderTransformer(), StandardScaler(), LogisticRegression(C=0.1))
     grid = {
@@ -98,7 +106,7 @@ def test_a_search_over_method_and_dimension(samples: tuple[np.ndarray, np.ndarra
     assert names[0] == "secondordertransformer0"
 
 
-def test_clones_and_pickles_are_the_same(samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_clones_and_pickles_give_the_same_results(samples: Samples) -> None:
     x, y = samples
     pipeline = make_pipeline(SecondOrderTransformer("ipccp-fit", dim=6, seed=2), RidgeClassifier()).fit(x, y)
     again = pickle.loads(pickle.dumps(pipeline))
@@ -111,7 +119,7 @@ def test_clones_and_pickles_are_the_same(samples: tuple[np.ndarray, np.ndarray])
     assert repr(fresh[0]) == "SecondOrderTransformer(dim=6, method='ipccp-fit', seed=2)"
 
 
-def test_mistakes_end_in_a_sentence(samples: tuple[np.ndarray, np.ndarray]) -> None:
+def test_wrong_arguments_are_rejected_with_a_clear_message(samples: Samples) -> None:
     x, _ = samples
     with pytest.raises(polycov.PolycovError, match=r"shape \(samples, locations, channels\) or .*, got \(80, 40\)"):
         SecondOrderTransformer().fit(x[:, :, 0])
@@ -123,7 +131,7 @@ def test_mistakes_end_in_a_sentence(samples: tuple[np.ndarray, np.ndarray]) -> N
         SecondOrderTransformer(layout="signal").fit(x)  # type: ignore[arg-type]
     with pytest.raises(polycov.PolycovError, match="batch_size"):
         SecondOrderTransformer(batch_size=0).fit(x)
-    with pytest.raises(polycov.PolycovError, match="The device 'foo' is not there"):
+    with pytest.raises(polycov.PolycovError, match="The device 'foo' is not available"):
         SecondOrderTransformer(device="foo").fit(x)
     bad = x.copy()
     bad[3, 2, 1] = np.nan
@@ -131,3 +139,16 @@ def test_mistakes_end_in_a_sentence(samples: tuple[np.ndarray, np.ndarray]) -> N
         SecondOrderTransformer().fit(bad)
     with pytest.raises(ValueError, match="could not convert"):
         SecondOrderTransformer().fit(np.full((2, 3, 4), "a"))
+
+
+def test_a_device_may_be_chosen_automatically(samples: Samples) -> None:
+    x, _ = samples
+    expected = SecondOrderTransformer("isqrt-cov").fit_transform(x)
+    np.testing.assert_allclose(SecondOrderTransformer("isqrt-cov", device="auto").fit_transform(x), expected, rtol=1e-6)
+
+
+def test_without_scikit_learn_the_import_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "polycov.sklearn")
+    monkeypatch.setitem(sys.modules, "sklearn.base", None)
+    with pytest.raises(MissingDependencyError, match=r"pip install 'polycov\[sklearn\]'"):
+        importlib.import_module("polycov.sklearn")

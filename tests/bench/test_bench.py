@@ -4,39 +4,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from polycov.bench import ideas, measure, tables
-from polycov.bench.reference import plain_isqrt_cov
+from polycov.bench import ideas, tables
 from polycov.commands import bench as command
 from polycov.commands import main as cli
-from polycov.pooling.moments import scaled_covariance, second_moment
-from samples import features
-
-
-def test_the_reference_is_isqrt_cov_without_root_two() -> None:
-    x = features(2, 36, 5).mT.unflatten(-1, (6, 6))
-    ours = tables.Shape(channels=5, dtype="float64").module("isqrt-cov")(x)
-    rows, columns = torch.triu_indices(5, 5)
-    torch.testing.assert_close(plain_isqrt_cov(x) * torch.where(rows == columns, 1.0, 2**0.5), ours, rtol=1e-6, atol=0)
-
-
-def test_peak_memory_is_what_is_held_at_once() -> None:
-    def run() -> None:
-        a = torch.zeros(2**20)  # 4 MiB
-        del a
-        b = torch.zeros(2**20)
-        c = torch.zeros(2**19)
-        del b, c
-
-    assert measure.peak_memory(run, "cpu") == 6 * 2**20
-
-
-def test_interleave_times_all_in_every_round() -> None:
-    order: list[str] = []
-    runs = {name: lambda name=name: order.append(name) for name in "abc"}
-    times = measure.interleave(runs, 4)
-    assert {name: len(t) for name, t in times.items()} == {"a": 4, "b": 4, "c": 4}
-    assert [order[i : i + 3] for i in range(0, 15, 3)][:3] == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
-
 
 SMALL = ["--batch", "2", "--side", "4", "--channels", "8", "--dim", "16", "--rounds", "2"]
 
@@ -95,14 +65,3 @@ def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert "--what" in out
     assert "Dimensions of the sketches" in out
-
-
-def test_ideas_compute_the_same() -> None:
-    x = features(2, 30, 6)
-    rows, scale = scaled_covariance(x)
-    c = second_moment(rows) * (scale**2)[:, None, None]
-    torch.testing.assert_close(ideas.folded(x), c)
-    a = c / c.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
-    torch.testing.assert_close(ideas.unrolled(a, 5), ideas.fused(a, 5))
-    lost, ours = ideas.folding_error()
-    assert ours < 1e-6 < 1e-4 < lost

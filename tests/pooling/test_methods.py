@@ -1,11 +1,15 @@
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 
 import polycov
+from polycov.pooling.methods import fitted_dim, is_first_order, method_options
 from samples import features, relative
 
 
-def test_the_table_of_the_paper() -> None:
+def test_methods_have_the_specs_of_the_literature() -> None:
     table = {
         "average": "average",
         "max": "max",
@@ -38,7 +42,7 @@ def test_every_method_names_its_paper(name: str) -> None:
     assert "(polycov)" in doc or any(str(year) in doc for year in range(2012, 2026))
 
 
-def test_a_method_and_its_spec_are_the_same_pool() -> None:
+def test_a_method_and_its_spec_give_the_same_pool() -> None:
     a = polycov.create_pool("ipccp-ts", channels=256, dim=512, seed=0)
     b = polycov.SecondOrderPool(256, "covariance | sqrt(5) | tensor_sketch(512)", seed=0)
     x = features(1, 30, 256)
@@ -46,48 +50,72 @@ def test_a_method_and_its_spec_are_the_same_pool() -> None:
     assert torch.equal(a(x), b(x))
 
 
-def test_options_of_a_method() -> None:
+def test_options_change_the_spec() -> None:
     assert "sqrt(3)" in polycov.create_pool("isqrt-cov", 8, iterations=3).spec
     assert polycov.create_pool("improved-bilinear", 8, iterations=9).spec.startswith("bilinear | sqrt(9, gradient=lyap")
     assert polycov.create_pool("ipccp-fit", 8, dim=4, width=16).out_features == 4
     assert polycov.create_pool("ipccp-ts", 8).out_features == 8192
 
 
+untyped: Any = polycov  # its functions, called with arguments of the wrong type
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: polycov.create_pool("isqrt-cov", 8, dim=64), "'isqrt-cov' takes only iterations, got dim=64"),
-        (lambda: polycov.create_pool("average", 8, dim=64), "'average' has no free number, got dim=64"),
-        (lambda: polycov.create_pool("covariance | sqrt(5) | triu", 8, dim=64), "triu' has no free number"),
+        (lambda: polycov.create_pool("average", 8, dim=64), "'average' has no options, got dim=64"),
+        (lambda: polycov.create_pool("covariance | sqrt(5) | triu", 8, dim=64), "triu' has no options"),
         (lambda: polycov.create_pool("ipccp_ts", 8), "Unknown method 'ipccp_ts'.*Did you mean 'ipccp-ts'"),
         (lambda: polycov.create_pool("ipccp-ts", 8, dim=0), "positive integer, got 0"),
         (lambda: polycov.create_pool("ipccp-ts", 8, dim=10**20), "positive integer"),
-        (lambda: polycov.create_pool("ipccp-ts", 8, dim="64, learnable=True"), "dim of 'ipccp-ts' to be a number"),
-        (lambda: polycov.create_pool("ipccp-ts", 8, seed=None), "seed to be an integer of 64 bits, got None"),
-        (lambda: polycov.create_pool("isqrt-cov", 8, seed="0"), "seed to be an integer"),
-        (lambda: polycov.create_pool(None, 8), "name of a method, or a spec, got None"),
-        (lambda: polycov.get_method(["a"]), "Unknown method"),
-        (lambda: polycov.create_pool("average", 8, route="fast"), "Unknown route 'fast'"),
-        (lambda: polycov.SecondOrderPool(8, "ipccp-ts"), "Methods go by name in create_pool"),
+        (lambda: untyped.create_pool("ipccp-ts", 8, dim="64, learnable=True"), "dim of 'ipccp-ts' to be a number"),
+        (lambda: untyped.create_pool("ipccp-ts", 8, seed=None), "seed to be a 64-bit integer, got None"),
+        (lambda: untyped.create_pool("isqrt-cov", 8, seed="0"), "seed to be a 64-bit integer"),
+        (lambda: untyped.create_pool(None, 8), "name of a method or a spec, got None"),
+        (lambda: untyped.get_method(["a"]), "Unknown method"),
+        (lambda: untyped.create_pool("average", 8, route="fast"), "Unknown route 'fast'"),
+        (lambda: polycov.SecondOrderPool(8, "ipccp-ts"), "For a method such as 'isqrt-cov' use create_pool"),
         (lambda: polycov.create_pool("ipccp-ts", 0), "channels of a pool to be a positive integer, got 0"),
-        (lambda: polycov.create_pool("ipccp-ts", 8, route="fast"), "Unknown route 'fast'. Known: auto, covariance"),
+        (lambda: untyped.create_pool("ipccp-ts", 8, route="fast"), "Unknown route 'fast'. Known: auto, covariance"),
         (lambda: polycov.create_pool("isqrt-cov", 8, route="paper"), "'paper' does not exist for 'sqrt.5. . triu'"),
         (lambda: polycov.SecondOrderPool(8, "average"), "first-order pooling: use create_pool"),
         (lambda: polycov.FirstOrderPool(8, "covariance | sqrt(5) | triu"), "second-order pooling: use create_pool"),
     ],
 )
-def test_wrong_calls_say_what_is_wrong(call, message: str) -> None:
+def test_wrong_arguments_are_rejected_with_a_clear_message(call: Callable[[], object], message: str) -> None:
     with pytest.raises(polycov.PolycovError, match=message):
         call()
+
+
+def test_is_first_order_says_so_of_methods_and_specs() -> None:
+    first = [name for name in polycov.list_methods() if is_first_order(name)]
+    assert first == ["average", "max", "gem"]
+    assert is_first_order("average | l2")
+    assert not is_first_order("ipccp-ts", dim=None, iterations=3)
+    with pytest.raises(polycov.SpecError, match="takes only dim, iterations, got width=3"):
+        is_first_order("ipccp-ts", width=3)
+
+
+def test_fitted_dim_is_that_of_the_projection() -> None:
+    assert fitted_dim("ipccp-fit", None) == 512
+    assert fitted_dim("ipccp-fit", 64) == 64
+    assert fitted_dim("covariance | sqrt(5) | count_sketch(512) | project(256)", 64) == 256
+    assert all(fitted_dim(name, 64) == 0 for name in polycov.list_methods() if name != "ipccp-fit")
+
+
+def test_specs_have_no_options_and_methods_those_of_their_function() -> None:
+    assert method_options("ipccp-fit") == ["dim", "iterations", "width"]
+    assert method_options("average | l2") == []
 
 
 @pytest.mark.parametrize("sketch", ["ts", "rm"])
 def test_monet_2_is_the_limit_of_ipccp(sketch: str) -> None:
     x = features(2, 40, 8)
     limit = polycov.create_pool(f"monet-2-{sketch}", 8, dim=64, seed=2).double()(x)
-    distance = [
+    distances = [
         relative(polycov.create_pool(f"ipccp-{sketch}", 8, dim=64, seed=2, iterations=k).double()(x), limit)
         for k in (1, 5, 9, 25)
     ]
-    assert distance[0] > distance[1] > distance[2] > 1e-12
-    assert distance[3] < 1e-12
+    assert distances[0] > distances[1] > distances[2] > 1e-12
+    assert distances[3] < 1e-12

@@ -17,8 +17,9 @@ def kernel_error(compact: Tensor, full: Tensor) -> float:
         >>> kernel_error(torch.tensor([[2.0]]), torch.tensor([[1.0, 1.0]]))
         1.0
     """
-    kernel = full.double() @ full.double().mT
-    return float((compact.double() @ compact.double().mT - kernel).norm() / kernel.norm())
+    compact, full = compact.detach().double(), full.detach().double()
+    kernel = full @ full.mT
+    return float((compact @ compact.mT - kernel).norm() / kernel.norm())
 
 
 def uncompressed(method: str) -> str | None:

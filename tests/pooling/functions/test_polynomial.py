@@ -1,4 +1,5 @@
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,14 +9,12 @@ from hypothesis import strategies as st
 
 from polycov import PolycovError
 from polycov import functional as F
-from polycov.pooling.functions.polynomial import products
-from samples import features, relative
+from polycov.pooling.functions.polynomial import count_products
+from samples import relative, spd, unit_trace
 
 
-def unit(channels: int = 5) -> torch.Tensor:
-    rows = F.covariance(features(2, 30, channels))
-    c = rows.mT @ rows
-    return c / c.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
+def unit() -> torch.Tensor:
+    return unit_trace(spd(2, 5, 30))
 
 
 @given(st.lists(st.floats(-3, 3), min_size=1, max_size=14))
@@ -26,7 +25,9 @@ def test_polynomial_is_the_sum_of_powers(coefficients: list[float]) -> None:
 
 
 @given(st.lists(st.floats(-3, 3), min_size=2, max_size=20), st.sampled_from([(0.0, 1.0), (-1.0, 1.0), (-0.1, 1.5)]))
-def test_chebyshev_is_numpys_on_the_eigenvalues(coefficients: list[float], interval: tuple[float, float]) -> None:
+def test_chebyshev_agrees_with_numpy_on_the_eigenvalues(
+    coefficients: list[float], interval: tuple[float, float]
+) -> None:
     a = unit()
     values, vectors = np.linalg.eigh(a.numpy())
     low, high = interval
@@ -42,7 +43,7 @@ def test_chebyshev_is_numpys_on_the_eigenvalues(coefficients: list[float], inter
 
 
 @pytest.mark.parametrize("function", [math.exp, math.cos, lambda x: 1 / (1 + x)])
-def test_fit_converges_to_a_smooth_function(function) -> None:
+def test_the_fit_converges_to_a_smooth_function(function: Callable[[float], float]) -> None:
     grid = np.linspace(0, 1, 101)
     errors = []
     for degree in (2, 4, 8, 14):
@@ -52,9 +53,8 @@ def test_fit_converges_to_a_smooth_function(function) -> None:
     assert errors[3] < 1e-10
 
 
-def test_polynomial_log_and_power_approach_the_exact_ones() -> None:
-    rows = F.covariance(features(2, 200, 4))
-    c = rows.mT @ rows
+def test_polynomial_log_and_power_converge_to_the_exact_ones() -> None:
+    c = spd(2, 4, 200)
     for exact, fitted in (
         (F.matrix_log(c), [F.matrix_log(c, k, floor=1e-2) for k in (4, 16, 64)]),
         (F.matrix_power(c, 0.7), [F.matrix_power(c, 0.7, k) for k in (4, 16, 64)]),
@@ -65,7 +65,7 @@ def test_polynomial_log_and_power_approach_the_exact_ones() -> None:
 
 
 @pytest.mark.parametrize("degree", range(1, 40))
-def test_number_of_products_is_what_is_promised(degree: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_products_is_as_declared(degree: int, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
     matmul = torch.Tensor.__matmul__
 
@@ -76,13 +76,13 @@ def test_number_of_products_is_what_is_promised(degree: int, monkeypatch: pytest
 
     monkeypatch.setattr(torch.Tensor, "__matmul__", counted)
     F.polynomial(torch.eye(2).unsqueeze(0), [1.0] * (degree + 1))
-    assert count == products(degree) <= 2 * math.sqrt(degree)
+    assert count == count_products(degree) <= 2 * math.sqrt(degree)
     count = 0
     F.chebyshev(torch.eye(2).unsqueeze(0), [1.0] * (degree + 1))
-    assert count == products(degree)
+    assert count == count_products(degree)
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments_are_rejected() -> None:
     with pytest.raises(PolycovError, match="at least one coefficient"):
         F.polynomial(unit(), [])
     with pytest.raises(PolycovError, match="low < high"):

@@ -5,7 +5,7 @@ from polycov import functional as F
 from samples import features
 
 
-def test_signed_sqrt_is_the_root_down_to_its_line() -> None:
+def test_signed_sqrt_is_the_root_or_a_line_close_to_zero() -> None:
     x = torch.tensor([[1.0, -1e-6, 1e-11, -1e-13, 0.0]], dtype=torch.float64)
     expected = torch.tensor([[1.0, -1e-3, 10**-5.5, -1e-7, 0.0]], dtype=torch.float64)
     torch.testing.assert_close(F.signed_sqrt(x), expected, rtol=1e-9, atol=0)
@@ -13,14 +13,14 @@ def test_signed_sqrt_is_the_root_down_to_its_line() -> None:
     torch.testing.assert_close(F.signed_sqrt(x * scale), expected * scale.sqrt(), rtol=1e-9, atol=0)
 
 
-def test_signed_sqrt_has_its_derivative_and_a_finite_one_at_zero() -> None:
+def test_signed_sqrt_has_a_finite_derivative_at_zero() -> None:
     x = torch.tensor([4.0, 0.0], dtype=torch.float64).requires_grad_()
     (grad,) = torch.autograd.grad(F.signed_sqrt(x).sum(), x)
     torch.testing.assert_close(grad[0], torch.tensor(0.25, dtype=torch.float64))
     assert torch.isfinite(grad[1])
 
 
-def test_the_scale_of_features_passes_the_signed_root_without_overflow() -> None:
+def test_the_scale_of_features_does_not_overflow_in_the_signed_root() -> None:
     pool = polycov.create_pool("bilinear | identity | flatten | signed_sqrt", 4)
     x = features(1, 9, 4, dtype=torch.float32)
     for scale in (1e-24, 1e-10, 1.0, 1e19):
