@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def finished(trees: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run: a probe on a small random backbone."""
     folder = tmp_path_factory.mktemp("runs") / "probe"
-    small = {"backbone": "test_resnet", "weights": "none", "stage": 2, "size": 64, "workers": 0}
+    small: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "stage": 2, "size": 64, "workers": 0}
     return train(trees, folder, cache=folder.parent / "cache", probe=True, dim=32, channels=8, **small).folder
 
 

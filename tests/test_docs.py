@@ -2,18 +2,20 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import polycov
 import polycov.models.backbones
+from polycov.pooling.registry import Stage
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_readme_snippets_run() -> None:
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     snippets = re.findall(r"```python\n(.*?)```", README, re.S)
     assert len(snippets) >= 2
     for snippet in snippets:
@@ -47,7 +49,7 @@ def test_readme_lists_every_method(name: str) -> None:
 
 
 @pytest.mark.parametrize("stage", polycov.list_stages(), ids=lambda stage: stage.name)
-def test_readme_lists_every_stage_and_each_has_a_summary(stage) -> None:
+def test_readme_lists_every_stage_and_each_has_a_summary(stage: Stage) -> None:
     assert re.search(rf"`{stage.name}\b", README)
     assert len(stage.summary) > 3
 

@@ -11,8 +11,11 @@ from polycov.training.checkpoint import load_checkpoint, save_checkpoint
 def stepped(kind: str) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    make = torch.optim.AdamW if kind == "adamw" else torch.optim.SGD
-    optimizer = make(model.parameters(), lr=0.1, **({} if kind == "adamw" else {"momentum": 0.9}))
+    optimizer: torch.optim.Optimizer
+    if kind == "adamw":
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    else:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     step(model, optimizer)
     return model, optimizer
 

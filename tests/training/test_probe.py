@@ -1,3 +1,5 @@
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -5,6 +7,7 @@ from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge as SklearnRidge
 from torch import nn
 
+from polycov.data.images import Split
 from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
 from polycov.models.model import Model
@@ -93,7 +96,7 @@ def test_a_fitted_pool_is_fitted_and_classifies(backbone: Backbone) -> None:
     fit_pool(model, maps.split(4))
     labels = torch.arange(12) % 3
     reduced = model.reduce(maps).detach()
-    batches = {"train": reduced[:9].split(5), "val": reduced[9:].split(5)}
+    batches: dict[Split, Any] = {"train": reduced[:9].split(5), "val": reduced[9:].split(5)}
     probe = fit_probe(model.pool, batches, {"train": labels[:9], "val": labels[9:]}, 3)
     features, ridge = torch.cat([probe.features["train"], probe.features["val"]]), probe.ridge
     assert features.shape == (12, 6)

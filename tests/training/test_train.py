@@ -106,12 +106,12 @@ def test_a_tiny_run_learns_and_can_be_used(trees: Path, tmp_path: Path, environm
 def test_a_killed_run_resumes_to_the_same_weights(
     trees: Path, tmp_path: Path, environment: dict[str, str], kind: str
 ) -> None:
-    options = [trees, *SMALL, "--epochs", "8", "--checkpoint-minutes", "0.00001", "--crop", "random"]
+    options: list[str | Path] = [trees, *SMALL, "--epochs", "8", "--checkpoint-minutes", "0.00001", "--crop", "random"]
     options += ["--resize", "72", *(["--freeze"] if kind == "frozen" else [])]
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     run(environment, "train", *options, "--out", whole)
     for rounds in (1, 4):  # killed twice
-        first = ["--out", broken] if rounds == 1 else ["--resume", broken]
+        first: list[str | Path] = ["--out", broken] if rounds == 1 else ["--resume", broken]
         process = subprocess.Popen(command("train", *(options if rounds == 1 else []), *first), env=environment)
         deadline = time.monotonic() + 120
         while len(metrics(broken)) < rounds and process.poll() is None and time.monotonic() < deadline:
@@ -131,7 +131,7 @@ def test_two_processes_compute_what_one_does(
     trees: Path, tmp_path: Path, environment: dict[str, str], kind: str
 ) -> None:
     # Small steps: rounding differs, since sums are made in another order, and a large rate makes much of it.
-    options = ["train", trees, *SMALL, "--epochs", "3", "--lr", "0.005", "--backbone-lr", "0.001"]
+    options: list[str | Path] = ["train", trees, *SMALL, "--epochs", "3", "--lr", "0.005", "--backbone-lr", "0.001"]
     options += ["--freeze"] if kind == "frozen" else []
     run(environment, *options, "--out", tmp_path / "one")
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "-m"]
@@ -195,7 +195,12 @@ def test_features_are_computed_once_and_again_when_anything_changes(
 
     calls: list[int] = []
     forward = Backbone.forward
-    monkeypatch.setattr(Backbone, "forward", lambda self, x: (calls.append(len(x)), forward(self, x))[1])
+
+    def counted(self: Backbone, images: torch.Tensor) -> torch.Tensor:
+        calls.append(len(images))
+        return forward(self, images)
+
+    monkeypatch.setattr(Backbone, "forward", counted)
 
     def images(name: str, **changes: Any) -> int:
         calls.clear()
