@@ -30,6 +30,7 @@ def test_every_integration_has_a_page() -> None:
     assert {"compile.md", "export.md", "hub.md", "precision.md", "sklearn.md", "timm.md"} <= set(PAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 @pytest.mark.filterwarnings("ignore")  # of compilers and exporters
 def test_snippets_of_the_pages_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

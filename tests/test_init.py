@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 import polycov
 
 BLOCK = """
@@ -32,6 +34,7 @@ def test_importing_the_package_does_not_import_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.slow
 def test_with_torch_alone_names_exist_and_say_what_to_install() -> None:
     done = alone(
         "import polycov\nfrom polycov import *\n"

@@ -91,6 +91,7 @@ def test_arrays_may_have_any_memory_layout_and_numbers_may_be_from_numpy(samples
     np.testing.assert_allclose(transformer.transform(x[:1]), expected[:1])
 
 
+@pytest.mark.slow
 def test_a_grid_search_over_method_and_dimension(samples: Samples) -> None:
     x, y = samples
     pipeline = make_pipeline(SecondOrderTransformer(), StandardScaler(), LogisticRegression(C=0.1))

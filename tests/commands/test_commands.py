@@ -56,6 +56,7 @@ def test_an_unknown_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> N
     assert "Did you mean 'train'?" in captured.err
 
 
+@pytest.mark.slow
 def test_the_module_is_the_command() -> None:
     done = subprocess.run([sys.executable, "-m", "polycov", "list"], capture_output=True, text=True, check=True)
     assert "ipccp-ts" in done.stdout
@@ -130,6 +131,7 @@ def test_the_command_line_takes_precedence_over_the_recipe(trees: Path, tmp_path
     assert loaded.model.pool.out_features == 16
 
 
+@pytest.mark.slow
 def test_a_backbone_of_the_user_is_registered_by_a_plugin(trees: Path, tmp_path: Path) -> None:
     plugin = tmp_path / "my_networks.py"
     plugin.write_text(

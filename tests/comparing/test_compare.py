@@ -79,6 +79,7 @@ def test_a_comparison_is_complete_and_can_be_extended(trees: Path, tmp_path: Pat
     assert "Use " in shown
 
 
+@pytest.mark.slow
 def test_the_command_shows_the_result_and_writes_the_report(
     trees: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -80,6 +80,7 @@ def test_a_method_does_not_differ_from_itself() -> None:
     assert not gap.measurable
 
 
+@pytest.mark.slow
 def test_the_interval_of_a_paired_difference_covers_the_truth() -> None:
     """Of 100 experiments with a true difference of 0, about 95 intervals hold 0."""
     covered = 0

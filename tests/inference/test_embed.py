@@ -47,6 +47,7 @@ def test_int8_keeps_a_scale_per_image(trees: Path, tmp_path: Path, kind: str) ->
         assert table.column_names == ["name", "feature", "scale"]
 
 
+@pytest.mark.slow
 def test_a_method_on_a_random_backbone_resumes_in_another_process(trees: Path, tmp_path: Path) -> None:
     out = tmp_path / "features"
     first = embed("average", trees, out, shard_size=5, **RANDOM).load()[1]

@@ -111,6 +111,7 @@ def test_a_network_of_ones_own_exports_with_a_pool_in_it(tmp_path: Path) -> None
         as_program(network)
 
 
+@pytest.mark.slow
 def test_a_model_with_a_module_as_backbone_exports(tmp_path: Path) -> None:
     network = nn.Sequential(nn.Conv2d(3, 8, 5, stride=4), nn.ReLU())
     model = polycov.create_model(network, pool="average", channels=0, num_classes=2, size=41)

@@ -73,6 +73,7 @@ def test_a_pool_compiles_for_maps_of_any_size(spec: str) -> None:
         check(pool, compiled, features(batch, height * 5).mT.reshape(batch, CHANNELS, height, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", ["average", "gem(3)", "covariance | sqrt(5) | tensor_sketch(6)"])
 def test_a_pool_compiles_with_a_mask(spec: str) -> None:
     pool = make(spec)

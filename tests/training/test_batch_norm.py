@@ -2,6 +2,7 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed
 from torch import nn
@@ -38,6 +39,7 @@ def process(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_two_processes_normalise_as_one(tmp_path: Path) -> None:
     here = str(Path(__file__).parent)
     os.environ["PYTHONPATH"] = here  # the new processes import this file by its name

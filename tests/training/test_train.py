@@ -66,6 +66,7 @@ def assert_same_weights(one: Path, other: Path) -> None:
         assert torch.equal(a[name], b[name]), name
 
 
+@pytest.mark.slow
 def test_a_tiny_run_learns_and_can_be_used(trees: Path, tmp_path: Path, environment: dict[str, str]) -> None:
     folder = tmp_path / "run"
     out = run(environment, "train", trees, *SMALL, "--epochs", "6", "--lr", "0.1", "--out", folder).stdout
@@ -102,6 +103,7 @@ def test_a_tiny_run_learns_and_can_be_used(trees: Path, tmp_path: Path, environm
     assert right == round(12 * evaluation["accuracy"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["end to end", "frozen"])
 def test_a_killed_run_resumes_to_the_same_weights(
     trees: Path, tmp_path: Path, environment: dict[str, str], kind: str
@@ -126,6 +128,7 @@ def test_a_killed_run_resumes_to_the_same_weights(
     assert "already finished: test accuracy" in run(environment, "train", "--resume", broken).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["end to end", "frozen"])
 def test_two_processes_compute_what_one_does(
     trees: Path, tmp_path: Path, environment: dict[str, str], kind: str
@@ -148,6 +151,7 @@ def test_two_processes_compute_what_one_does(
     assert two[-1]["images"] == 12  # each once
 
 
+@pytest.mark.slow
 def test_two_processes_end_in_one_sentence_each_over_unreadable_images(
     trees: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
