@@ -2,6 +2,7 @@
 
 import ctypes
 import importlib
+import os
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -71,11 +72,17 @@ def _run(name: str, arguments: list[str]) -> None:
 
 
 def _leave_process_group() -> None:
-    """Leaves the process group of a launcher: its threads must not outlive it, or the program aborts."""
+    """Ends a process of a launcher. Threads of its process group may outlive the group, and then an ordinary exit aborts
+    now and then; everything is written by now, so the process ends at once.
+    """
     import torch.distributed
 
     if torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.barrier()
         torch.distributed.destroy_process_group()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def _keep_freed_memory() -> None:

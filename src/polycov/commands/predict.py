@@ -43,7 +43,7 @@ def run(arguments: list[str]) -> None:
         load_plugin(options.plugin)
     terminal, done = Terminal(), list[Prediction]()
     images = image_files(options.images)
-    found = predict(
+    predictions = predict(
         options.model,
         images,
         top=options.top,
@@ -52,7 +52,7 @@ def run(arguments: list[str]) -> None:
         progress=terminal.progress,
     )
     try:
-        for prediction in found:
+        for prediction in predictions:
             done.append(prediction)
     finally:  # what was predicted before an interruption is not lost
         _show([p for p in done if not p.problem], len(images), complete=len(done) == len(images), options=options)

@@ -87,11 +87,11 @@ class ComparisonFolder:
         Raises:
             PolycovError: if a record is damaged.
         """
-        found: dict[SettingKey, Record] = {}
+        by_key: dict[SettingKey, Record] = {}
         for line, row in enumerate(read_json_lines(self._records), 1):
             record = structure(Record, row, f"line {line} of {str(self._records)!r}")
-            found[record.key] = record
-        return list(found.values())
+            by_key[record.key] = record
+        return list(by_key.values())
 
     def has_record(self, setting: Setting) -> bool:
         """Whether a setting is done."""

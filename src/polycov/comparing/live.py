@@ -23,7 +23,7 @@ def live_table(records: Sequence[Record], settings: Sequence[Setting], remaining
     title = f"test accuracy, {len(settings) - len(remaining)} of {len(settings)} settings{left}"
     rows = []
     for method in dict.fromkeys(setting.method for setting in settings):
-        found = (cells.get((method, dim)) for dim in dims)
-        accuracies = (f"{sum(values) / len(values):.1%} ({len(values)})" if values else "" for values in found)
+        means = (cells.get((method, dim)) for dim in dims)
+        accuracies = (f"{sum(values) / len(values):.1%} ({len(values)})" if values else "" for values in means)
         rows.append((method_title(method), *accuracies))
     return Table(("method", *("own size" if dim is None else str(dim) for dim in dims)), rows, title)

@@ -113,7 +113,7 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
             "There are no validation images, on which everything is chosen. Expected --val-fraction above 0, and more "
             "than one training image in some classes."
         )
-    size = input_size(options.network.backbone, config.images.size, first.size)
+    size = input_size(config.network.backbone, config.images.size, first.size)
     Preprocessing(size, size)  # raises if it is no valid size
     fingerprint = first.fingerprint(stamps=True)
     identity = _identity(options, config, size, [first.fingerprint(), fingerprint])

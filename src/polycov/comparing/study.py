@@ -58,16 +58,16 @@ def read_study(path: Path) -> Study:
         count = config["counts"]["test"]
         if any(record.measurement.test_images != count for record in records):
             raise PolycovError(f"The records of {str(path)!r} have different numbers of test images.")
-        found = points(records)
+        all_points = points(records)
         return Study(
             name=config["data"],
             classes=len(config["classes"]),
             counts=config["counts"],
             head=config["identity"]["head"],
             records=records,
-            points=found,
+            points=all_points,
             differences=against_uncompressed(records, count),
-            recommendation=recommend(records, found, folder.val_images()),
+            recommendation=recommend(records, all_points, folder.val_images()),
             gallery=folder.gallery(),
             facts=_facts(config, folder.features(), records),
         )
@@ -97,11 +97,11 @@ def _facts(config: dict[str, Any], features: dict[str, Any], records: Sequence[R
     ]
 
 
-def storage_in_words(found: Sequence[Point]) -> str:
+def storage_in_words(all_points: Sequence[Point]) -> str:
     """Returns what storing features in fewer bytes costs, over all settings; empty if it was not measured."""
     texts = []
     for dtype, share in (("float16", "half"), ("int8", "a quarter of")):
-        changes = [value for point in found if (value := getattr(point, dtype)) is not None]
+        changes = [value for point in all_points if (value := getattr(point, dtype)) is not None]
         if not changes:
             return ""
         low, mean, high = (round(100 * float(f(changes)), 2) + 0.0 for f in (np.min, np.mean, np.max))  # no minus zero

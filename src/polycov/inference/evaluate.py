@@ -192,26 +192,26 @@ def evaluation_data(run: Run, data: str | None, split: str, exclude: Callable[[I
     options = run.config.split
     name = data or run.config.data
     if _same_place(name, run.config.data):
-        found = read_data(
+        images = read_data(
             name,
             val_fraction=options.val_fraction,
             test_fraction=options.test_fraction,
             split_seed=options.split_seed,
             val_seed=options.val_seed,
         )
-        found = exclude(found)
-        if found.fingerprint() != run.data["fingerprint"]:
-            found.notes.append("the data changed since the run: the splits may differ from those it was trained with")
-        splits: dict[str, Samples] = {name: samples for name, samples in found.splits.items()}
+        images = exclude(images)
+        if images.fingerprint() != run.data["fingerprint"]:
+            images.notes.append("the data changed since the run: the splits may differ from those it was trained with")
+        splits: dict[str, Samples] = {name: samples for name, samples in images.splits.items()}
     else:
-        found = exclude(read_splits(name))
-        splits = _splits_to_measure(found)
+        images = exclude(read_splits(name))
+        splits = _splits_to_measure(images)
     if split != "all" and not len(splits.get(split, ())):
         raise PolycovError(f"There is no split {split!r} in {name!r}. Available: {', '.join(splits)}.")
     samples = join(list(splits.values())) if split == "all" else splits[split]
-    samples = _relabelled(samples, found.classes, run.classes)
+    samples = _relabelled(samples, images.classes, run.classes)
     empty = samples.select([])
-    return replace(found, classes=run.classes, splits={"train": empty, "val": empty, "test": samples})
+    return replace(images, classes=run.classes, splits={"train": empty, "val": empty, "test": samples})
 
 
 def _splits_to_measure(data: ImageData) -> dict[str, Samples]:

@@ -208,7 +208,7 @@ def fit_probe(
         PolycovError: if there are no validation images.
     """
     start = time.perf_counter()
-    features = {split: pool_batches(pool, found) for split, found in batches.items()}
+    features = {split: pool_batches(pool, local) for split, local in batches.items()}
     seconds = time.perf_counter() - start
     ridge = fit_ridge(features["train"], labels["train"], features["val"], labels["val"], classes)
     return Probe(ridge, features, seconds)

@@ -194,8 +194,8 @@ class RunFolder:
 
     def predictions(self) -> dict[str, list[int]]:
         """Returns the predicted classes of the validation and test images."""
-        found: dict[str, list[int]] = read_json(self._predictions)
-        return found
+        classes: dict[str, list[int]] = read_json(self._predictions)
+        return classes
 
     def load(self) -> Run:
         """Rebuilds the model of the finished run; nothing is downloaded.

@@ -1,0 +1,67 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from polycov.comparing.comparison_folder import ComparisonFolder, default_path
+from polycov.comparing.grid import Setting
+from polycov.comparing.records import Measurement, Record
+from polycov.errors import PolycovError
+
+RECORD = Record(
+    "ipccp-ts", 16, 0, "probe", Measurement("s", 8, 16, 64, 0.1, 0.5, 0.5, 2, "wA==", "wA=="), 1.0, 2, "cpu", {"a": "1"}
+)
+IDENTITY = {"head": "probe", "config": {"pooling": {"channels": 12}}, "images": ["a", "b"]}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ComparisonFolder:
+    folder = ComparisonFolder(tmp_path / "cmp")
+    folder.open(IDENTITY, {"data": "trees"})
+    return folder
+
+
+def test_records_come_back_each_once(folder: ComparisonFolder) -> None:
+    folder.append(RECORD, [3, 4])
+    folder.append(replace(RECORD, seed=1), [5])
+    folder.append(replace(RECORD, seconds=2.0), [3, 4])
+    assert folder.records() == [replace(RECORD, seconds=2.0), replace(RECORD, seed=1)]
+    assert folder.val_images() == {0: [3, 4], 1: [5]}
+    assert folder.has_record(Setting("ipccp-ts", 16, 1))
+    assert not folder.has_record(Setting("ipccp-ts", 16, 2))
+
+
+def test_another_comparison_or_version_is_refused(folder: ComparisonFolder) -> None:
+    folder.open(IDENTITY, {})
+    with pytest.raises(PolycovError, match="holds a comparison with channels 12, not 13"):
+        folder.open({**IDENTITY, "config": {"pooling": {"channels": 13}}}, {})
+    with pytest.raises(PolycovError, match="holds a comparison with other images"):
+        folder.open({**IDENTITY, "images": ["a", "c"]}, {})
+    config = folder.path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "format": 1}))
+    with pytest.raises(PolycovError, match="has format 1; expected 2"):
+        folder.config()
+    with pytest.raises(PolycovError, match="is not a comparison"):
+        ComparisonFolder(folder.path.parent).config()
+
+
+@pytest.mark.parametrize("line", ["{}", '{"method": 3}', "[1]", "nonsense"])
+def test_a_damaged_record_is_named_with_its_line(folder: ComparisonFolder, line: str) -> None:
+    folder.append(RECORD, [])
+    with (folder.path / "records.jsonl").open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(PolycovError, match=r"[Ll]ine 2 of .*records\.jsonl"):
+        folder.records()
+
+
+def test_one_process_measures_a_setting(folder: ComparisonFolder) -> None:
+    setting = Setting("average", None, 0)
+    with folder.lock(setting) as first, ComparisonFolder(folder.path).lock(setting) as second:
+        assert first
+        assert not second
+
+
+def test_the_same_identity_has_the_same_folder() -> None:
+    assert default_path("trees", IDENTITY) == default_path("trees", dict(reversed(IDENTITY.items())))
+    assert default_path("trees", IDENTITY) != default_path("trees", {**IDENTITY, "head": "train"})

@@ -1,0 +1,39 @@
+import shlex
+from pathlib import Path
+
+import pytest
+
+from polycov.commands.parsing import parse
+from polycov.comparing.options import CompareOptions
+from polycov.errors import PolycovError
+from polycov.training.config import replace_options
+
+
+def test_the_command_of_a_comparison_is_what_was_asked_for() -> None:
+    changes = {"methods": ("gem", "covariance | sqrt(3) | triu"), "seeds": 2, "size": 224, "last_stride": False}
+    options = replace_options(CompareOptions("my birds"), {**changes, "broken": "skip"})
+    words = shlex.split(options.command())
+    assert words[:3] == ["polycov", "compare", "my birds"]
+    parsed = parse(CompareOptions, "compare", words[2:], positional={"data": "DATA"}, lists=("methods", "dims"))
+    assert parsed == options
+    assert CompareOptions().command() == "polycov compare typefaces"
+
+
+def test_a_recipe_gives_the_network_and_the_command_line_takes_precedence(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        '[network]\nbackbone = "resnet50"\nstage = "last"\n[split]\nval_fraction = 0.0\n[training]\nlr = 0.5\n'
+    )
+    options = CompareOptions(recipe=recipe, head="finetune", epochs=3)
+    config = replace_options(options, {"stage": 2}).config()
+    assert (config.network.backbone, config.network.stage) == ("resnet50", 2)
+    assert (config.training.lr, config.training.epochs, config.training.freeze) == (0.5, 3, False)
+    assert config.split.val_fraction == 0.2  # a comparison chooses on validation
+    assert config.pooling.channels == 256
+    assert CompareOptions().config().pooling.channels == 128
+
+
+@pytest.mark.parametrize(("name", "value"), [("seeds", 0), ("jobs", 0), ("channels", -1), ("workers", -1)])
+def test_values_that_make_no_sense(name: str, value: int) -> None:
+    with pytest.raises(PolycovError, match=f"Expected {name} to be"):
+        replace_options(CompareOptions(), {name: value}).config()

@@ -1,0 +1,50 @@
+from pathlib import Path
+
+import pytest
+
+from polycov.errors import PolycovError
+from polycov.training.run_folder import RunFolder, load_run
+
+
+def test_new_folders_never_coincide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert [RunFolder.create("birds").path.name for _ in range(3)] == ["birds-1", "birds-2", "birds-3"]
+
+
+def test_one_process_at_a_time_and_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
+    (tmp_path / ".checkpoint.safetensors.123").write_text("half")
+    folder = RunFolder(tmp_path)
+    with folder.lock():
+        assert not list(tmp_path.glob(".*safetensors*"))
+        with pytest.raises(PolycovError, match="Another process is working on the run"), RunFolder(tmp_path).lock():
+            pass
+    with RunFolder(tmp_path).lock():
+        pass
+    assert not list(tmp_path.iterdir())
+
+
+def test_metrics_after_a_checkpoint_are_dropped(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for epoch in (1, 2, 3):
+        folder.append_metrics({"epoch": epoch, "loss": 1 / epoch})
+    folder.append_metrics({"epoch": 3, "test_accuracy": 0.5})
+    assert folder.test_metrics() == {"epoch": 3, "test_accuracy": 0.5}
+    folder.keep_metrics(up_to_epoch=2)
+    assert [row["epoch"] for row in folder.metrics()] == [1, 2]
+    assert folder.test_metrics() is None
+
+
+def test_a_finished_run_loads_and_others_say_what_they_are(finished: Path, trees: Path, tmp_path: Path) -> None:
+    run = load_run(finished)
+    assert run.classes == ["ash", "birch", "cedar"]
+    assert run.config.training.probe
+    assert run.data["images"] == {"train": 15, "val": 3, "test": 9}
+    assert RunFolder(finished).finished
+    assert len(RunFolder(finished).predictions()["test"]) == 9
+    with pytest.raises(PolycovError, match="There is no run 'nowhere'"):
+        load_run("nowhere")
+    with pytest.raises(PolycovError, match="is neither a run nor a model"):
+        load_run(trees)
+    run.model.save_pretrained(tmp_path / "model")
+    with pytest.raises(PolycovError, match="is a model, not a training run"):
+        load_run(tmp_path / "model")
