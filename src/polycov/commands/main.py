@@ -72,8 +72,8 @@ def _run(name: str, arguments: list[str]) -> None:
 
 
 def _leave_process_group() -> None:
-    """Ends a process of a launcher. Threads of its process group may outlive the group, and then an ordinary exit aborts
-    now and then; everything is written by now, so the process ends at once.
+    """Ends a process of a launcher. Threads of its group may outlive the group, and then an ordinary exit sometimes
+    aborts; everything is written by now, so the process ends at once.
     """
     import torch.distributed
 
