@@ -147,7 +147,7 @@ def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:
 
 
 def embed(
-    source: str | EmbedOptions,
+    source: str | Path | EmbedOptions,
     paths: str | Path | Iterable[str | Path] = (),
     out: str | Path = "features",
     *,
