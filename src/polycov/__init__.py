@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from polycov.comparing.compare import compare
     from polycov.comparing.comparison import Comparison, load_comparison
     from polycov.comparing.options import CompareOptions
+    from polycov.explaining.explain import explain
+    from polycov.explaining.explanation import Explanation
     from polycov.inference.embed import Embeddings, EmbedOptions, embed
     from polycov.inference.evaluate import EvaluateOptions, Evaluation, evaluate
     from polycov.inference.predict import Prediction, predict
@@ -37,6 +39,7 @@ _MODULES = {
     "Embeddings": "inference.embed",
     "EvaluateOptions": "inference.evaluate",
     "Evaluation": "inference.evaluate",
+    "Explanation": "explaining.explanation",
     "FirstOrderPool": "pooling.pool",
     "LogProgress": "progress",
     "Model": "models.model",
@@ -51,6 +54,7 @@ _MODULES = {
     "create_pool": "pooling.methods",
     "embed": "inference.embed",
     "evaluate": "inference.evaluate",
+    "explain": "explaining.explain",
     "export": "models.export",
     "get_method": "pooling.methods",
     "list_methods": "pooling.methods",
@@ -70,6 +74,7 @@ __all__ = [
     "Embeddings",
     "EvaluateOptions",
     "Evaluation",
+    "Explanation",
     "FirstOrderPool",
     "LogProgress",
     "MissingDependencyError",
@@ -89,6 +94,7 @@ __all__ = [
     "create_pool",
     "embed",
     "evaluate",
+    "explain",
     "export",
     "functional",
     "get_method",

@@ -52,6 +52,10 @@ class FirstOrder(nn.Module):
         super().__init__()
         self.out_features = channels
 
+    def shares(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Returns the share of each location in the result, (B, N, C); the shares add up to `forward`."""
+        raise NotImplementedError
+
 
 @register("first_order", "average")
 class Average(FirstOrder):
@@ -60,6 +64,10 @@ class Average(FirstOrder):
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         return average(tokens, mask)
 
+    def shares(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Each location divided by their number."""
+        return hide(tokens, mask) / count_tokens(tokens, mask)[:, None, None]
+
 
 @register("first_order", "max")
 class Max(FirstOrder):
@@ -67,6 +75,12 @@ class Max(FirstOrder):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         return maximum(tokens, mask)
+
+    def shares(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The maximum belongs to the first location that has it."""
+        visible = tokens if mask is None else torch.where(mask.unsqueeze(-1), tokens, -torch.inf)
+        index = visible.argmax(1, keepdim=True)
+        return torch.zeros_like(tokens).scatter(1, index, tokens.gather(1, index))
 
 
 @register("first_order", "gem")
@@ -84,3 +98,11 @@ class GeM(FirstOrder):
 
     def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         return gem(tokens, self.p.to(tokens.dtype), mask)
+
+    def shares(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The result divided in proportion to the powers x^p of the locations."""
+        p = self.p.to(tokens.dtype)
+        logs = hide(tokens, mask).clamp(min=1e-6).log() * p
+        if mask is not None:
+            logs = torch.where(mask.unsqueeze(-1), logs, -torch.inf)
+        return logs.softmax(1) * gem(tokens, p, mask).unsqueeze(1)

@@ -1,0 +1,188 @@
+"""Explaining predictions in one call."""
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from polycov.data.images import decode
+from polycov.errors import PolycovError, known
+from polycov.explaining.evidence import collect_evidence
+from polycov.explaining.explanation import EXACT, FIXED, ChannelPair, Explanation
+from polycov.models.model import Model
+from polycov.models.modes import evaluation_mode
+from polycov.pooling.pool import Pool
+from polycov.progress import SILENT, Progress
+
+ImageLike = str | Path | Image.Image
+RUNNER_UP = "runner-up"
+
+
+def explain(
+    model: Model | str | Path,
+    images: ImageLike | Tensor | Iterable[ImageLike],
+    classes: str | Sequence[str] | None = None,
+    against: str | Sequence[str] | None = None,
+    *,
+    channel_pairs: int = 10,
+    batch_size: int = 8,
+    progress: Progress = SILENT,
+) -> list[Explanation]:
+    """Explains predictions: how much each region, and each pair of regions, contributes to a score.
+
+    Args:
+        model: a model; or the folder of a finished run or saved model, or a name on the hub.
+        images: files or PIL images, or a batch of prepared images (B, 3, H, W).
+        classes: the class to explain, one for all images or one per image; default: the predicted class.
+        against: a class to compare it with, one for all or one per image; "runner-up" for the most probable other
+            class; default: none.
+        channel_pairs: how many pairs of channels to name.
+        batch_size: images per batch.
+        progress: receives the number of images done.
+
+    Returns:
+        One explanation per image.
+
+    Raises:
+        PolycovError: on an unknown class, an image that cannot be read, or a pool without an exact decomposition.
+
+    Example::
+
+        why = polycov.explain("runs/birds-1", "warbler.jpg", against="runner-up")[0]
+        why.regions  # (height, width), adds up to why.score - why.constant
+    """
+    loaded = model if isinstance(model, Model) else Model.from_pretrained(model)
+    names, prepared = _prepare(loaded, images)
+    targets = _per_image(classes, len(names), "classes")
+    others = _per_image(against, len(names), "against")
+    result: list[Explanation] = []
+    with progress.task("explaining", len(names)) as task, evaluation_mode(loaded):
+        for start in range(0, len(names), batch_size):
+            stop = min(start + batch_size, len(names))
+            part = slice(start, stop)
+            batch = torch.stack(list(prepared[part]))
+            result += _explain_batch(loaded, names[part], batch, targets[part], others[part], channel_pairs)
+            task.advance(stop - start)
+    return result
+
+
+def _prepare(model: Model, images: ImageLike | Tensor | Iterable[ImageLike]) -> tuple[list[str], Sequence[Tensor]]:
+    """Names and prepared images."""
+    if isinstance(images, Tensor):
+        if images.ndim != 4 or images.shape[1] != 3:
+            raise PolycovError(f"Expected prepared images of shape (B, 3, H, W), got {tuple(images.shape)}.")
+        return [f"image {i}" for i in range(len(images))], list(images)
+    given = [images] if isinstance(images, str | Path | Image.Image) else list(images)
+    if not given:
+        raise PolycovError("Expected images to explain, got none.")
+    names, prepared = [], []
+    for i, image in enumerate(given):
+        names.append(str(image) if isinstance(image, str | Path) else f"image {i}")
+        try:
+            opened = image if isinstance(image, Image.Image) else Image.open(image)
+            prepared.append(model.preprocessing(decode(opened)))
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            raise PolycovError(f"Cannot read the image {names[-1]!r}: {error}") from error
+    return names, prepared
+
+
+def _per_image(given: str | Sequence[str] | None, count: int, argument: str) -> list[str | None]:
+    if given is None or isinstance(given, str):
+        return [given] * count
+    if len(given) != count:
+        raise PolycovError(f"Expected one of {argument} per image, {count} in all, got {len(given)}.")
+    return list(given)
+
+
+def _class_index(model: Model, name: str) -> int:
+    if name not in model.classes:
+        raise PolycovError(f"Unknown class {name!r}. {known(name, model.classes[:50])}")
+    return model.classes.index(name)
+
+
+@torch.no_grad()
+def _explain_batch(
+    model: Model,
+    names: Sequence[str],
+    images: Tensor,
+    classes: Sequence[str | None],
+    against: Sequence[str | None],
+    channel_pairs: int,
+) -> list[Explanation]:
+    local = model.local_features(images.to(model.device))
+    logits = model.classifier(model.pool(local))
+    order = logits.argsort(1, descending=True)
+    targets = [int(order[i, 0]) if name is None else _class_index(model, name) for i, name in enumerate(classes)]
+    others: list[int | None] = []
+    for i, name in enumerate(against):
+        if name == RUNNER_UP:
+            others.append(next((int(j) for j in order[i] if int(j) != targets[i]), None))
+        else:
+            others.append(None if name is None else _class_index(model, name))
+    weights, bias = _weights(model, targets, others)
+    evidence = collect_evidence(model.pool, local)
+    regions, constant = evidence.locations(weights)
+    height, width = local.shape[2:] if local.ndim == 4 else _grid(local.shape[1])
+    probabilities, shown = logits.softmax(1), _unprepared(model, images)
+    telling = evidence.channel_pairs(weights)
+    return [
+        Explanation(
+            name=names[i],
+            image=shown[i],
+            probabilities=[(model.classes[int(j)], float(probabilities[i, j])) for j in order[i, :5]],
+            target=model.classes[targets[i]],
+            against=None if (other := others[i]) is None else model.classes[other],
+            score=float(logits[i, targets[i]] - (0.0 if other is None else logits[i, other])),
+            constant=float(constant[i] + bias[i]),
+            regions=regions[i].reshape(height, width).cpu(),
+            channel_pairs=_largest(telling[i], channel_pairs),
+            note=_note(model.pool),
+            _pairs=partial(_pairs, model.pool, local[i : i + 1], weights[i : i + 1]),
+        )
+        for i in range(len(names))
+    ]
+
+
+def _weights(model: Model, targets: Sequence[int], others: Sequence[int | None]) -> tuple[Tensor, Tensor]:
+    """Weights (B, D) and bias (B,) of the scores."""
+    weight, bias = model.classifier.weight, model.classifier.bias
+    rows, offsets = weight[list(targets)].clone(), bias[list(targets)].clone()
+    for i, other in enumerate(others):
+        if other is not None:
+            rows[i] -= weight[other]
+            offsets[i] -= bias[other]
+    return rows, offsets
+
+
+def _grid(locations: int) -> tuple[int, int]:
+    side = math.isqrt(locations)
+    return (side, side) if side * side == locations else (1, locations)
+
+
+def _unprepared(model: Model, images: Tensor) -> Tensor:
+    """Images as the network sees them, with values from 0 to 1."""
+    mean, std = (torch.tensor(v).view(3, 1, 1) for v in (model.preprocessing.mean, model.preprocessing.std))
+    return (images.cpu().float() * std + mean).clamp(0, 1)
+
+
+def _largest(contributions: Tensor, count: int) -> list[ChannelPair]:
+    """The pairs that contribute most; a pair and its mirror image count together."""
+    folded = torch.triu(contributions) + torch.triu(contributions.mT, 1)
+    best = folded.flatten().abs().topk(min(count, folded.numel())).indices
+    width = folded.shape[1]
+    return [ChannelPair(int(i) // width, int(i) % width, float(folded.flatten()[i])) for i in best]
+
+
+def _note(pool: Pool) -> str:
+    fixed = [stage.partition("(")[0] for stage in pool.spec.split(" | ") if stage in ("signed_sqrt", "l2")]
+    return FIXED.format(stages=" and ".join(fixed)) if fixed else EXACT
+
+
+@torch.no_grad()
+def _pairs(pool: Pool, local: Tensor, weights: Tensor) -> Tensor:
+    """The pair contributions of one image, (N, N)."""
+    return collect_evidence(pool, local).pairs(weights)[0].cpu()

@@ -1,0 +1,92 @@
+import pytest
+import torch
+
+from polycov.explaining.evidence import FirstOrderEvidence, SecondOrderEvidence, collect_evidence
+from polycov.pooling.methods import create_pool, list_methods, method_options
+from polycov.pooling.pool import Pool
+
+SPECS = [
+    *list_methods(),
+    "covariance | sqrt(1) | triu",
+    "covariance | sqrt(20) | triu",
+    "bilinear | sqrt(5, gradient=lyapunov) | flatten",
+    "gaussian | log(exact) | count_sketch(20)",
+    "gaussian | log(16) | tensor_sketch(20, learnable=True)",
+    "covariance | power(0.3, exact) | random_maclaurin(20)",
+    "covariance | power(0.7, 12) | triu",
+    "bilinear | polynomial(0.5, 1, -0.25) | flatten | l2",
+    "covariance | sqrt(5) | triu | signed_sqrt | l2 | project(5)",
+    "gem(2) | signed_sqrt | l2",
+]
+
+
+def make(spec: str, channels: int = 6) -> Pool:
+    dim = 5 if spec == "ipccp-fit" else 16
+    pool = create_pool(spec, channels, dim=dim if "dim" in method_options(spec) else None)
+    if pool.fittable:
+        pool.fit([torch.randn(12, 30, channels, generator=torch.Generator().manual_seed(1))])
+    return pool.eval()
+
+
+def features(dtype: torch.dtype = torch.float32, locations: int = 20) -> torch.Tensor:
+    return torch.randn(3, locations, 6, generator=torch.Generator().manual_seed(0)).add(0.3).to(dtype)
+
+
+@pytest.mark.parametrize("locations", [20, 4])  # more locations than channels, and fewer
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("spec", SPECS)
+def test_contributions_add_up_to_the_score(spec: str, masked: bool, locations: int) -> None:
+    pool, x = make(spec), features(locations=locations)
+    mask = torch.ones(3, locations, dtype=torch.bool)
+    mask[0, 3:] = False
+    weights = torch.randn(3, pool.out_features, generator=torch.Generator().manual_seed(2))
+    score = (weights * pool(x, mask if masked else None).detach()).sum(1)
+    evidence = collect_evidence(pool, x, mask if masked else None)
+    contributions, constant = evidence.locations(weights)
+    size = contributions.abs().sum(1) + constant.abs()  # terms may cancel
+    total = (contributions.sum(1) + constant).float()
+    assert bool(((total - score).abs() <= 1e-4 * size + 1e-6).all())
+    pairs = evidence.pairs(weights)
+    torch.testing.assert_close(pairs.sum(2), contributions, rtol=1e-3, atol=float(size.max()) * 1e-5)
+    torch.testing.assert_close(pairs, pairs.mT, rtol=1e-3, atol=float(size.max()) * 1e-5)
+    channels = evidence.channel_pairs(weights).sum((1, 2))
+    assert isinstance(evidence, FirstOrderEvidence | SecondOrderEvidence)
+    inner_constant = evidence.pull_back(weights.to(contributions.dtype))[1]
+    torch.testing.assert_close((channels + inner_constant).float(), score, rtol=1e-3, atol=float(size.max()) * 1e-5)
+    if masked:
+        assert bool((contributions[~mask] == 0).all())
+
+
+def test_contributions_of_the_root_are_those_of_a_loop_over_the_definition() -> None:
+    x = features(torch.float64)[:1]
+    pool = make("covariance | sqrt(exact) | triu").double()
+    weights = torch.randn(1, pool.out_features, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    evidence = collect_evidence(pool, x)
+    assert isinstance(evidence, SecondOrderEvidence)
+    rows = (x[0] - x[0].mean(0)) / 20**0.5
+    values, vectors = torch.linalg.eigh(rows @ rows.mT)
+    inverse = torch.where(values > 1e-12, values.clamp(min=1e-300) ** -0.5, 0.0)
+    quotient = vectors @ torch.diag(inverse) @ vectors.mT
+    matrix = torch.zeros(6, 6, dtype=torch.float64)
+    i, j = torch.triu_indices(6, 6)
+    matrix[i, j] = torch.where(i == j, weights[0], weights[0] / 2**0.5)
+    matrix = torch.triu(matrix) + torch.triu(matrix, 1).mT
+    pairs = evidence.pairs(weights)[0]
+    for n in range(20):
+        for m in range(20):
+            expected = quotient[n, m] * (rows[n] @ matrix @ rows[m])
+            assert float(pairs[n, m]) == pytest.approx(float(expected), rel=1e-6, abs=1e-10)
+
+
+def test_a_linear_functional_of_another_image_explains_their_similarity() -> None:
+    pool, x = make("isqrt-cov"), features()
+    pooled = pool(x).detach()
+    contributions, constant = collect_evidence(pool, x[:1]).locations(pooled[1:2])
+    assert float(contributions.sum() + constant) == pytest.approx(float(pooled[0] @ pooled[1]), rel=1e-4)
+
+
+def test_constant_maps_have_finite_contributions() -> None:
+    pool = make("isqrt-cov")
+    contributions, constant = collect_evidence(pool, torch.ones(2, 9, 6)).locations(torch.ones(2, pool.out_features))
+    assert bool(contributions.isfinite().all())
+    assert bool((contributions.sum(1) + constant).abs().max() < 1e-6)
