@@ -1,7 +1,8 @@
 """How library code reports what it is doing: one small interface that the caller may pass.
 
-The library never prints. `Progress` is silent; `LogProgress` writes plain lines for a log file, a notebook or a job
-without a terminal; the command line has a third with progress bars, in `polycov.commands.terminal`.
+The library never prints, so it does not use tqdm, which does. `Progress` is silent; `LogProgress` writes plain lines
+for a log file, a notebook or a job without a terminal; the command line has a third with progress bars, in
+`polycov.commands.terminal`.
 """
 
 import logging

@@ -1,34 +1,23 @@
 """``polycov train``."""
 
-from dataclasses import dataclass, field
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 
-from polycov.commands.parsing import parse
+from polycov.commands.parsing import parse, vars_of
 from polycov.commands.terminal import Terminal
-from polycov.training.config import (
-    Config,
-    ImageOptions,
-    NetworkOptions,
-    PoolingOptions,
-    RuntimeOptions,
-    SplitOptions,
-    TrainOptions,
-    read_recipe,
-)
+from polycov.training.config import Config, read_recipe
 from polycov.training.run_folder import RunFolder
 from polycov.training.train import train
 
 
 @dataclass(frozen=True)
-class Train:
+class Train(Config):
     """Train a classifier on images: end to end, on a frozen backbone (--freeze), or in closed form (--probe).
 
     On several GPUs or machines: accelerate launch -m polycov train …
     """
 
-    data: str = "typefaces"
-    """A folder (train/CLASS and test/CLASS, CLASS alone, CUB-200-2011, FGVC-Aircraft or Stanford Cars as published, or
-    tar shards), hfds/NAME, wds/FOLDER, or the built-in typefaces."""
     recipe: Path | None = None
     """A TOML file with options; those on the command line take precedence."""
     resume: Path | None = None
@@ -37,43 +26,15 @@ class Train:
     """Folder of the run; default: a new one in runs."""
     cache: Path | None = None
     """Folder for local features; default: POLYCOV_CACHE, or the user's cache folder."""
-    images: ImageOptions = field(default_factory=ImageOptions)
-    split: SplitOptions = field(default_factory=SplitOptions)
-    network: NetworkOptions = field(default_factory=NetworkOptions)
-    pooling: PoolingOptions = field(default_factory=PoolingOptions)
-    training: TrainOptions = field(default_factory=TrainOptions)
-    runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
 
 
 def run(arguments: list[str]) -> None:
     """Trains."""
-    start = _start(arguments)
-    options = parse(
-        Train, "train", arguments, positional={"data": "DATA"}, lists=("milestones",), default=_with_config(start)
-    )
-    config = Config(
-        data=options.data,
-        images=options.images,
-        split=options.split,
-        network=options.network,
-        pooling=options.pooling,
-        training=options.training,
-        runtime=options.runtime,
-    )
+    default = Train(**vars_of(_start(arguments)))
+    options = parse(Train, "train", arguments, positional={"data": "DATA"}, lists=("milestones",), default=default)
+    config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
     folder, resume = options.resume or options.out, options.resume is not None
     train(config, folder, resume=resume, cache=options.cache, progress=Terminal().progress)
-
-
-def _with_config(config: Config) -> Train:
-    return Train(
-        data=config.data,
-        images=config.images,
-        split=config.split,
-        network=config.network,
-        pooling=config.pooling,
-        training=config.training,
-        runtime=config.runtime,
-    )
 
 
 def _start(arguments: list[str]) -> Config:

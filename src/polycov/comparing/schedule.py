@@ -1,4 +1,7 @@
-"""Sharing a comparison among processes: helpers of this process, or the processes of a launcher."""
+"""Sharing a comparison among processes: helpers of this process, or the processes of a launcher.
+
+Subprocesses rather than multiprocessing, which would import the user's script again.
+"""
 
 import json
 import os

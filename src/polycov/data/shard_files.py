@@ -1,4 +1,7 @@
-"""The files of a `FeatureStore`: an array in shards, with an index of checksums."""
+"""The files of a `FeatureStore`: an array in shards, with an index of checksums.
+
+Plain .npy files, which are memory-mapped: HDF5 and Zarr bring a dependency, and neither survives every kill.
+"""
 
 import io
 import math

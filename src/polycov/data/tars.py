@@ -1,4 +1,7 @@
-"""Images in tar files: webdataset shards (KEY.jpg with KEY.cls), or class folders in a tar."""
+"""Images in tar files: webdataset shards (KEY.jpg with KEY.cls), or class folders in a tar.
+
+The webdataset package reads shards as a stream; here any image is read by its offset, in any order.
+"""
 
 import io
 import json

@@ -1,4 +1,7 @@
-"""From an image to the tensor a network takes, with augmentation that depends only on a seed."""
+"""From an image to the tensor a network takes, with augmentation that depends only on a seed.
+
+torchvision's transforms draw from the global random state, and may not import beside another build of torch.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Tables as plain data: made by the library; shown in a terminal, a notebook or a page, or written to a file."""
+"""Tables as plain data: made by the library; shown in a terminal, a notebook or a page, or written to a file.
+
+Not a pandas DataFrame, which would be a heavy dependency for a few cells; `Table.to_pandas` makes one.
+"""
 
 import csv
 import html

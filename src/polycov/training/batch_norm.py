@@ -1,4 +1,7 @@
-"""BatchNorm over the batches of all processes, so that two processes compute what one would."""
+"""BatchNorm over the batches of all processes, so that two processes compute what one would.
+
+torch's own SyncBatchNorm works on GPUs only, and replaces the modules of a network.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any

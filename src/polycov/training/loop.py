@@ -1,4 +1,4 @@
-"""The training loop."""
+"""The training loop, on accelerate. Trainers of other libraries do not resume in the middle of an epoch bit for bit."""
 
 import math
 import time

@@ -1,4 +1,7 @@
-"""A classifier in closed form: principal components, a pool, ridge regression."""
+"""A classifier in closed form: principal components, a pool, ridge regression.
+
+scikit-learn's RidgeCV is not used: it would factorise again for every strength, and chooses on the training images.
+"""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,7 @@
-"""Principal components in one pass over the data."""
+"""Principal components in one pass over the data.
+
+scikit-learn's IncrementalPCA is approximate, and the core needs torch alone.
+"""
 
 import torch
 from torch import Tensor
