@@ -66,6 +66,22 @@ _MODULES = {
     "train": "training.train",
 }
 
+_SUBMODULES = (
+    "bench",
+    "commands",
+    "comparing",
+    "data",
+    "explaining",
+    "functional",
+    "inference",
+    "models",
+    "pooling",
+    "progress",
+    "sklearn",
+    "system",
+    "training",
+)
+
 __all__ = [
     "CompareOptions",
     "Comparison",
@@ -113,12 +129,12 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         try:
             value = getattr(importlib.import_module(f"polycov.{_MODULES[name]}"), name)
-        except ImportError as error:  # in an installation with torch alone, the name exists but does not work
+        except (ModuleNotFoundError, MissingDependencyError) as error:  # with torch alone, the name does not work
             return _Missing(name, (), {"error": error})
         globals()[name] = value
         return value
-    if name == "functional":
-        return importlib.import_module("polycov.functional")
+    if name in _SUBMODULES:
+        return importlib.import_module(f"polycov.{name}")
     raise AttributeError(f"module 'polycov' has no attribute {name!r}")
 
 
@@ -129,17 +145,19 @@ def __dir__() -> list[str]:
 class _Missing(type):
     """A stand-in for what needs packages that are not installed: using it says which."""
 
+    error: ImportError
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        raise _missing(cls)
+        raise _missing(cls) from cls.error
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        raise _missing(cls)
+        raise _missing(cls) from cls.error
 
 
-def _missing(stand_in: Any) -> MissingDependencyError:
-    error: ImportError = stand_in.error
+def _missing(stand_in: _Missing) -> MissingDependencyError:
+    error = stand_in.error
     if isinstance(error, MissingDependencyError):
         return error
     return MissingDependencyError(

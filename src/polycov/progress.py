@@ -68,6 +68,17 @@ class Progress:
 SILENT = Progress()
 
 
+class TasksOnly(Progress):
+    """Passes on tasks and drops messages: for a step of longer work, whose messages would repeat."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def task(self, description: str, total: int) -> Task:
+        """Begins a task of the progress behind this one."""
+        return self._progress.task(description, total)
+
+
 class LogTask(Task):
     """A task that writes a line every ``seconds``, and one at its end if it took that long."""
 

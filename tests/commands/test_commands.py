@@ -93,7 +93,7 @@ MISTAKES = {
     "embed nothing": (["embed", "ipccp-ts", "nowhere.jpg", *TINY], "There is no file or folder 'nowhere.jpg'"),
     "embed with no method": (["embed", "ipcp-ts", "TREES", *TINY], "Did you mean 'ipccp-ts'"),
     "embed unfitted": (["embed", "ipccp-fit", "TREES", *TINY, "--dim", "8"], "is not fitted"),
-    "embed a run of its own size": (["embed", "RUN", "TREES", "--dim", "8"], "omit --dim and --size"),
+    "embed a run of its own size": (["embed", "RUN", "TREES", "--dim", "8"], "omit --dim, --size"),
     "embed on no device": (["embed", "ipccp-ts", "TREES", "--device", "foo"], "The device 'foo' is not available"),
     "evaluate no batch": (["evaluate", "RUN", "--batch-size", "0"], "Expected batch_size to be at least 1"),
     "probe without validation": (["train", "TREES", *TINY, "--probe", "--val-fraction", "0"], "--val-fraction"),

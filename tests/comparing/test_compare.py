@@ -166,7 +166,7 @@ def test_a_mistake_ends_in_one_sentence(trees: Path, tmp_path: Path, monkeypatch
     assert "from 8 to 16384" in fails("compare", trees, *flags(size=0))
     assert "There are no validation images" in fails("compare", trees, *flags(), "--val-fraction", "0")
     assert "GB, and this machine has" in fails("compare", trees, *flags(dims=(2000000000,)))
-    assert "Nothing remains to be compared" in fails("compare", trees, *flags(methods=("ipccp-fit",), dims=(4096,)))
+    assert "No settings to compare" in fails("compare", trees, *flags(methods=("ipccp-fit",), dims=(4096,)))
     assert "is not a comparison" in fails("report", trees)
 
 

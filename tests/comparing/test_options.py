@@ -24,9 +24,9 @@ def test_a_recipe_gives_the_network_and_the_command_line_takes_precedence(tmp_pa
     recipe.write_text(
         '[network]\nbackbone = "resnet50"\nstage = "last"\n[split]\nval_fraction = 0.0\n[training]\nlr = 0.5\n'
     )
-    options = CompareOptions(recipe=recipe, head="finetune", epochs=3)
-    config = replace_options(options, {"stage": 2}).config()
-    assert (config.network.backbone, config.network.stage) == ("resnet50", 2)
+    options = replace_options(CompareOptions().with_recipe(recipe), {"head": "finetune", "epochs": 3})
+    config = replace_options(options, {"stage": "auto"}).config()
+    assert (config.network.backbone, config.network.stage) == ("resnet50", "auto")
     assert (config.training.lr, config.training.epochs, config.training.freeze) == (0.5, 3, False)
     assert config.split.val_fraction == 0.2  # a comparison chooses on validation
     assert config.pooling.channels == 256
@@ -37,3 +37,10 @@ def test_a_recipe_gives_the_network_and_the_command_line_takes_precedence(tmp_pa
 def test_values_that_make_no_sense(name: str, value: int) -> None:
     with pytest.raises(PolycovError, match=f"Expected {name} to be"):
         replace_options(CompareOptions(), {name: value}).config()
+
+
+def test_every_option_survives_its_command() -> None:
+    changes = {"squash": False, "stage": 2, "channels": 9, "val_seed": 3, "device": "cpu", "head": "train", "epochs": 2}
+    options = replace_options(CompareOptions("x"), {**changes, "dims": [8, 4]})  # a list does too
+    words = shlex.split(options.command())[2:]
+    assert parse(CompareOptions, "compare", words, positional={"data": "DATA"}, lists=("methods", "dims")) == options

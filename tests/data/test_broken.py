@@ -47,7 +47,7 @@ def test_broken_images_are_skipped_and_reported(trees: Path, tmp_path: Path, wor
     kept = exclude_broken(data, unreadable, "skip", LogProgress(lines.append))
     assert names(data["train"]) - names(kept["train"]) == broken
     assert len(lines) == 1
-    assert lines[0].startswith("Skipped: 2 of 44 images are unreadable: train/ash/text.jpg (")
+    assert lines[0].startswith("skipped: 2 of 44 images are unreadable: train/ash/text.jpg (")
 
 
 def test_data_without_broken_images_is_returned_as_it_is(trees: Path, tmp_path: Path) -> None:

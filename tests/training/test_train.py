@@ -272,6 +272,23 @@ def test_a_damaged_cache_is_recomputed(trees: Path, tmp_path: Path) -> None:
     assert_same_weights(tmp_path / "first", tmp_path / "second")
 
 
+def test_the_validation_accuracy_is_that_of_the_weights_that_are_kept(trees: Path, tmp_path: Path) -> None:
+    options = config(trees, epochs=4, lr=0.3, keep="last", freeze=True)
+    result = train(options, tmp_path / "run", cache=tmp_path / "cache")
+    last = [row for row in result.metrics if "loss" in row][-1]
+    assert result.val_accuracy == last["val_accuracy"]
+    assert result.metrics[-1]["epoch"] == 4
+
+
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(PolycovError, match="There is no folder 'nowhere'"):
+        train("nowhere", cache=tmp_path / "cache")
+    assert not (tmp_path / "runs").exists()
+    with pytest.raises(PolycovError, match="Expected out, the folder of the run to resume"):
+        train("nowhere", resume=True)
+
+
 def test_a_run_that_another_process_works_on_is_left_alone(trees: Path, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
     folder.path.mkdir()
@@ -313,7 +330,7 @@ def test_a_run_starts_with_the_weights_of_another(trees: Path, tmp_path: Path) -
         ({"init": Path("nowhere")}, "There is no run 'nowhere'"),
         ({"optimizer": "adahessian"}, "needs second derivatives"),
         ({"optimizer": "fusedadam"}, "is not available here"),
-        ({"keep": "foo"}, "Option 'training.keep' in the configuration should be 'best' or 'last'"),
+        ({"keep": "foo"}, "Option 'training.keep' in the options should be 'best' or 'last'"),
         ({"seed": 2**70}, "Expected seed from 0"),
     ],
 )

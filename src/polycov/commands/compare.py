@@ -1,6 +1,8 @@
 """``polycov compare``."""
 
-from polycov.commands.parsing import parse
+from pathlib import Path
+
+from polycov.commands.parsing import parse, value_of
 from polycov.commands.terminal import Terminal
 from polycov.comparing.compare import compare
 from polycov.comparing.comparison import Comparison
@@ -9,7 +11,11 @@ from polycov.comparing.options import CompareOptions
 
 def run(arguments: list[str]) -> None:
     """Compares, shows the result and writes the report."""
-    options = parse(CompareOptions, "compare", arguments, positional={"data": "DATA"}, lists=("methods", "dims"))
+    recipe = value_of(arguments, "--recipe")
+    default = CompareOptions().with_recipe(Path(recipe)) if recipe is not None else CompareOptions()
+    options = parse(
+        CompareOptions, "compare", arguments, positional={"data": "DATA"}, lists=("methods", "dims"), default=default
+    )
     terminal = Terminal()
     comparison = compare(options, progress=terminal.progress)
     if not terminal.console.quiet:

@@ -34,7 +34,7 @@ def _show_methods(options: List, terminal: Terminal) -> None:
         pool = create_pool(name, 256)
         rows.append((name, pool.out_features, pool.spec, " ".join((get_method(name).__doc__ or "").split())))
     terminal.table(Table(("method", "dimensions", "spec", "paper"), rows))
-    terminal.write("Dimensions for 256 channels; --dim sets those in parentheses.")
+    terminal.write("Dimensions for 256 channels; --dim sets the size of sketches and projections.")
 
 
 def _show_backbones(options: List, terminal: Terminal) -> None:

@@ -63,7 +63,7 @@ def _run(name: str, arguments: list[str]) -> None:
         _leave_process_group()
     except PolycovError as error:
         sys.exit(f"polycov: {error}")
-    except BrokenPipeError:  # the reader has seen enough
+    except BrokenPipeError:  # stdout was closed, for example by head
         sys.stderr.close()
     except OSError as error:  # no space left, no permission: the system's own words
         sys.exit(f"polycov: {error}")

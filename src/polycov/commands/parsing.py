@@ -34,16 +34,31 @@ def parse(
         default: values to start from.
     """
     command_line = _for_command_line(kind, positional)
-    start = command_line(**vars_of(default)) if default is not None else None
+    initial = command_line(**vars_of(default)) if default is not None else None
     parsed = tyro.cli(
         command_line,
         prog=f"polycov {name}",
         description=inspect.getdoc(kind),
         args=split_lists(arguments, lists),
-        default=start,
+        default=initial,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
     return kind(**vars_of(parsed))
+
+
+def value_of(arguments: Sequence[str], flag: str) -> str | None:
+    """Returns the value of a flag before the command line is parsed; None if it is not given.
+
+    Example:
+        >>> value_of(["birds", "--recipe", "r.toml"], "--recipe"), value_of(["--recipe=r.toml"], "--resume")
+        ('r.toml', None)
+    """
+    for i, argument in enumerate(arguments):
+        if argument.startswith(f"{flag}="):
+            return argument.partition("=")[2]
+        if argument == flag and i + 1 < len(arguments):
+            return arguments[i + 1]
+    return None
 
 
 def vars_of(options: Any) -> dict[str, Any]:

@@ -16,14 +16,14 @@ from polycov.system.tables import Table
 
 @dataclass(frozen=True)
 class Predict:
-    """Name the most probable classes of images."""
+    """Classify images."""
 
     model: str
     """Folder of a finished run or of a saved model, a name on the hub, or a file written by polycov export."""
     images: tuple[Path, ...] = ()
     """Images, or folders of images."""
     top: int = 5
-    """Number of classes to name."""
+    """Classes to show per image."""
     mirror: bool = False
     """Average predictions over each image and its mirror image."""
     out: Path | None = None

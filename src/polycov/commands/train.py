@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from polycov.commands.parsing import parse, vars_of
+from polycov.commands.parsing import parse, value_of, vars_of
 from polycov.commands.terminal import Terminal
 from polycov.training.config import Config, read_recipe
 from polycov.training.run_folder import RunFolder
@@ -30,25 +30,16 @@ class Train(Config):
 
 def run(arguments: list[str]) -> None:
     """Trains."""
-    default = Train(**vars_of(_start(arguments)))
+    default = Train(**vars_of(_base_config(arguments)))
     options = parse(Train, "train", arguments, positional={"data": "DATA"}, lists=("milestones",), default=default)
     config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
     folder, resume = options.resume or options.out, options.resume is not None
     train(config, folder, resume=resume, cache=options.cache, progress=Terminal().progress)
 
 
-def _start(arguments: list[str]) -> Config:
+def _base_config(arguments: list[str]) -> Config:
     """The options set by a recipe or by the run to resume, before those of the command line."""
-    recipe, resume = (_value(arguments, flag) for flag in ("--recipe", "--resume"))
+    recipe, resume = (value_of(arguments, flag) for flag in ("--recipe", "--resume"))
     if resume is not None:
         return RunFolder(resume).read_config()
     return read_recipe(Path(recipe)) if recipe is not None else Config()
-
-
-def _value(arguments: list[str], flag: str) -> str | None:
-    for i, argument in enumerate(arguments):
-        if argument.startswith(f"{flag}="):
-            return argument.partition("=")[2]
-        if argument == flag and i + 1 < len(arguments):
-            return arguments[i + 1]
-    return None

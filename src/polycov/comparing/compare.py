@@ -16,11 +16,11 @@ from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import Prepared, prepare
 from polycov.comparing.records import Record
 from polycov.comparing.report.gallery import make_gallery
-from polycov.comparing.schedule import StopRequest, helpers, leave_process_group
+from polycov.comparing.schedule import StopRequest, helpers, outside_process_group
 from polycov.data.feature_store import FeatureStore
 from polycov.errors import PolycovError
 from polycov.pooling.methods import method_options
-from polycov.progress import SILENT, Progress, Task
+from polycov.progress import SILENT, Progress, Task, TasksOnly
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware, total_memory, versions
 from polycov.training.config import replace_options
@@ -45,17 +45,19 @@ def compare(
         PolycovError: if an option makes no sense, or there are no such images.
     """
     chosen = data if isinstance(data, CompareOptions) else CompareOptions(str(data))
+    if options.get("recipe") is not None:
+        chosen = chosen.with_recipe(Path(options["recipe"]))
     chosen = replace_options(chosen, options)
-    leads = leave_process_group() == 0
-    progress = progress if leads else SILENT
-    prepared = prepare(chosen, progress)
-    job = ComparisonJob(prepared, progress)
-    job.plan()
-    stop = StopRequest()
-    with stop.listening(), helpers(chosen, prepared.folder.path):
-        job.execute(stop)
-    comparison = load_comparison(prepared.folder.path)
-    return job.with_gallery(comparison) if leads else comparison
+    with outside_process_group() as rank:
+        progress = progress if rank == 0 else SILENT
+        prepared = prepare(chosen, progress)
+        job = ComparisonJob(prepared, progress)
+        job.plan()
+        stop = StopRequest()
+        with stop.listening(), helpers(chosen, prepared.folder.path, progress):
+            job.execute(stop)
+        comparison = load_comparison(prepared.folder.path)
+        return job.with_gallery(comparison) if rank == 0 else comparison
 
 
 class ComparisonJob:
@@ -98,7 +100,7 @@ class ComparisonJob:
                 reason = f"a projection needs as many training images as dimensions, and there are {samples}"
                 self.progress.message(f"skipped: {method}{at}: {reason}")
         if not self.settings:
-            raise PolycovError("Nothing remains to be compared.")
+            raise PolycovError("No settings to compare: all were skipped.")
         self._require_memory(len(data.all_samples()))
 
     def _require_memory(self, images: int) -> None:
@@ -149,7 +151,9 @@ class ComparisonJob:
             measurement = measure_probe(setting, data, self._features, self.channels)
         else:
             run = self.folder.run_folder(setting)
-            measurement = measure_trained(setting, data, self.prepared.config, run, self.prepared.cache)
+            measurement = measure_trained(
+                setting, data, self.prepared.config, run, self.prepared.cache, TasksOnly(self.progress)
+            )
         record = Record(
             method=setting.method,
             dim=setting.dim,

@@ -41,6 +41,8 @@ class ComparisonFolder:
         self._records = self.path / "records.jsonl"
         self._features = self.path / "features.json"
         self._gallery = self.path / "gallery.json"
+        self._by_key: dict[SettingKey, Record] = {}
+        self._lines_read = 0
 
     # Identity
 
@@ -87,16 +89,17 @@ class ComparisonFolder:
         Raises:
             PolycovError: if a record is damaged.
         """
-        by_key: dict[SettingKey, Record] = {}
         for line, row in enumerate(read_json_lines(self._records), 1):
-            record = structure(Record, row, f"line {line} of {str(self._records)!r}")
-            by_key[record.key] = record
-        return list(by_key.values())
+            if line > self._lines_read:  # records are only ever appended
+                record = structure(Record, row, f"line {line} of {str(self._records)!r}")
+                self._by_key[record.key] = record
+                self._lines_read = line
+        return list(self._by_key.values())
 
     def has_record(self, setting: Setting) -> bool:
         """Whether a setting is done."""
-        rows = read_json_lines(self._records)
-        return any((row.get("method"), row.get("dim"), row.get("seed")) == setting.key for row in rows)
+        self.records()
+        return setting.key in self._by_key
 
     def append(self, record: Record, val_images: Sequence[int]) -> None:
         """Records a setting, and which images its seed held out for validation."""

@@ -22,7 +22,7 @@ def main() -> None:
             job.plan()
             job.execute(stop, parent=int(sys.argv[2]))
     except KeyboardInterrupt:
-        sys.exit(1)  # the process that started this one speaks
+        sys.exit(1)  # the parent process reports it
     except (PolycovError, OSError) as error:
         sys.exit(f"polycov: {error}")
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from polycov.comparing.grid import Setting
 from polycov.comparing.records import Measurement, pack
 from polycov.data.feature_store import FeatureStore
-from polycov.data.images import ImageData, Split
+from polycov.data.images import SPLITS, ImageData, Split
 from polycov.data.quantize import FeatureDtype, dequantize, quantize
 from polycov.errors import PolycovError
 from polycov.models.head import DEFAULT_CHANNELS
@@ -17,7 +17,7 @@ from polycov.pooling.kernel import kernel_error, uncompressed
 from polycov.pooling.methods import create_pool, is_first_order
 from polycov.pooling.pool import Pool
 from polycov.pooling.tokens import maps_to_tokens
-from polycov.progress import SILENT
+from polycov.progress import SILENT, Progress
 from polycov.training.config import Config
 from polycov.training.probe import channel_components, fit_probe, pool_batches
 from polycov.training.run_folder import RunFolder
@@ -26,7 +26,6 @@ from polycov.training.train import train
 KERNEL_IMAGES = 256
 STORED_DTYPES: tuple[FeatureDtype, ...] = ("float16", "int8")
 BATCH_SIZE = 64
-SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 
 class ReducedFeatures:
@@ -132,13 +131,15 @@ def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
     return 1e3 * min(times) / BATCH_SIZE
 
 
-def measure_trained(setting: Setting, data: ImageData, config: Config, folder: Path, cache: Path) -> Measurement:
+def measure_trained(
+    setting: Setting, data: ImageData, config: Config, folder: Path, cache: Path, progress: Progress = SILENT
+) -> Measurement:
     """Measures a setting by training; the run is kept in its folder, and resumes if it was interrupted."""
     method, dim = setting.pool
     channels = setting.channels(config.pooling.channels or DEFAULT_CHANNELS)
     config = config.replace(val_seed=setting.seed, pool=method, dim=dim, channels=channels, seed=setting.seed)
     run = RunFolder(folder)
-    result = train(config, folder, resume=run.has_config, cache=cache, progress=SILENT)
+    result = train(config, folder, resume=run.has_config, cache=cache, progress=progress)
     model = run.load().model
     predictions = run.predictions()
     correct = {

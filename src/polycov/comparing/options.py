@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, Self
 
 from polycov.comparing.grid import DIMS, METHODS
 from polycov.errors import PolycovError
@@ -57,6 +57,14 @@ class CompareOptions(Structured):
     network: NetworkOptions = field(default_factory=NetworkOptions)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
 
+    def with_recipe(self, path: Path) -> Self:
+        """Returns the options with the image size and backbone of a recipe; its other options apply to training.
+
+        Its splits do not: a recipe may have no validation images, on which a comparison chooses.
+        """
+        recipe = read_recipe(path)
+        return replace(self, recipe=path, images=recipe.images, network=recipe.network)
+
     def config(self) -> Config:
         """Returns the training configuration; a probe takes only the data and the model from it.
 
@@ -73,9 +81,9 @@ class CompareOptions(Structured):
             raise PolycovError(f"Expected channels to be at least 1, got {channels}.")
         return Config(
             data=self.data,
-            images=_merged(base.images, self.images),
-            split=self.split,  # a recipe may have no validation images, on which a comparison chooses
-            network=_merged(base.network, self.network),
+            images=self.images,
+            split=self.split,
+            network=self.network,
             pooling=replace(base.pooling, channels=channels),
             training=replace(
                 base.training,
@@ -95,15 +103,8 @@ class CompareOptions(Structured):
                 if option.name in ("data", "out", "cache") or isinstance(value, Structured) or value == option.default:
                     continue
                 flag = option.name.replace("_", "-")
-                if isinstance(value, bool):
+                if isinstance(value, bool) and isinstance(option.default, bool):
                     words.append(f"--{flag}" if value else f"--no-{flag}")
                 else:
                     words += [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
         return shlex.join(words)
-
-
-def _merged(base: Any, given: Any) -> Any:
-    """The options of a recipe, with those given that differ from their defaults."""
-    values = {option.name: getattr(given, option.name) for option in dataclasses.fields(given)}
-    defaults = {option.name: option.default for option in dataclasses.fields(given)}
-    return replace(base, **{name: value for name, value in values.items() if value != defaults[name]})

@@ -23,9 +23,9 @@ class SeededData:
     """Images read once, and split anew for each seed: the test images stay, the validation images change.
 
     Attributes:
-        source: as the data were named.
-        images: as they come.
-        options: of the splits.
+        source: what the user called the data.
+        images: the images in their published splits.
+        options: how to split them.
         unreadable: names of images to drop, with the reasons.
     """
 
@@ -33,15 +33,19 @@ class SeededData:
     images: ImageData
     options: SplitOptions
     unreadable: dict[str, str] = field(default_factory=dict)
-    _last: tuple[int, ImageData] | None = field(default=None, repr=False)
+    _splits: dict[int, ImageData] = field(default_factory=dict, repr=False)
 
     def drop(self, unreadable: dict[str, str]) -> None:
         """Drops unreadable images from every split."""
-        self.unreadable, self._last = unreadable, None
+        self.unreadable, self._splits = unreadable, {}
+
+    def fingerprint(self) -> str:
+        """Returns a fingerprint of the image files, to notice a change."""
+        return self.images.without(set(self.unreadable)).fingerprint(stamps=True)
 
     def split(self, seed: int) -> ImageData:
         """Returns the images with the validation split of a seed."""
-        if self._last is None or self._last[0] != seed:
+        if seed not in self._splits:
             data = split_data(
                 self.images,
                 source_name=self.source,
@@ -50,8 +54,8 @@ class SeededData:
                 split_seed=self.options.split_seed,
                 val_seed=seed,
             )
-            self._last = seed, data.without(set(self.unreadable)) if self.unreadable else data
-        return self._last[1]
+            self._splits[seed] = data.without(set(self.unreadable)) if self.unreadable else data
+        return self._splits[seed]
 
 
 @dataclass
@@ -86,7 +90,7 @@ class Prepared:
         Raises:
             PolycovError: if they did.
         """
-        if self.data.split(0).fingerprint(stamps=True) != self.fingerprint:
+        if self.data.fingerprint() != self.fingerprint:
             raise PolycovError(f"The images of {self.options.data!r} changed since the comparison began.")
 
 
@@ -103,10 +107,10 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     cache = cache_folder(options.cache)
     data = SeededData(options.data, read_splits(options.data), options.split)
     everything = data.split(0)
-    with wait_for_lock(cache / "checking.lock"):  # one process looks, then the others know
+    with wait_for_lock(cache / "checking.lock"):  # one process looks, the others read the cached result
         workers = max(options.runtime.workers, 1)
         unreadable = find_broken(everything, cache, workers=workers, progress=progress)
-    first = require_trainable(exclude_broken(everything, unreadable, options.runtime.broken, progress))
+    first = require_trainable(exclude_broken(everything, unreadable, options.split.broken, progress))
     data.drop(unreadable)
     if not len(first["val"]):
         raise PolycovError(
@@ -115,7 +119,7 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
         )
     size = input_size(config.network.backbone, config.images.size, first.size)
     Preprocessing(size, size)  # raises if it is no valid size
-    fingerprint = first.fingerprint(stamps=True)
+    fingerprint = data.fingerprint()
     identity = _identity(options, config, size, [first.fingerprint(), fingerprint])
     folder = ComparisonFolder(options.out or default_path(first.name, identity))
     folder.open(identity, _facts(options, first))

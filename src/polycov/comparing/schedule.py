@@ -17,26 +17,35 @@ from pathlib import Path
 import torch
 
 from polycov.comparing.options import CompareOptions
+from polycov.progress import Progress
 from polycov.system.structure import to_plain
 
 LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def leave_process_group() -> int:
-    """Returns the rank among the processes of a launcher, and leaves their group: each measures its own settings.
-
-    With GPUs, each process takes one.
+@contextmanager
+def outside_process_group() -> Iterator[int]:
+    """Leaves the process group of a launcher within the block: each process measures its own settings, on a GPU of its
+    own if there are any. Yields the rank among the processes.
     """
-    rank, local = int(os.environ.get("RANK", "0")), os.environ.get("LOCAL_RANK")
+    before = {name: os.environ.get(name) for name in (*LAUNCHER_VARIABLES, "CUDA_VISIBLE_DEVICES")}
+    rank, local = int(before["RANK"] or "0"), before["LOCAL_RANK"]
     for name in LAUNCHER_VARIABLES:
         os.environ.pop(name, None)
     if local is not None:
-        os.environ.setdefault("CUDA_VISIBLE_DEVICES", local)
-    return rank
+        visible = (before["CUDA_VISIBLE_DEVICES"] or "").split(",")
+        os.environ["CUDA_VISIBLE_DEVICES"] = visible[int(local)] if len(visible) > int(local) and visible[0] else local
+    try:
+        yield rank
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 @contextmanager
-def helpers(options: CompareOptions, folder: Path) -> Iterator[None]:
+def helpers(options: CompareOptions, folder: Path, progress: Progress) -> Iterator[None]:
     """Runs ``jobs − 1`` helper processes on the same comparison; if the block fails, they are terminated."""
     threads, before = max(1, (os.cpu_count() or 1) // options.jobs), torch.get_num_threads()
     processes = [_start_helper(options, folder, threads) for _ in range(options.jobs - 1)]
@@ -49,9 +58,10 @@ def helpers(options: CompareOptions, folder: Path) -> Iterator[None]:
             process.terminate()
         raise
     finally:
-        for process in processes:
-            process.wait()
+        failed = [code for process in processes if (code := process.wait()) > 0]
         torch.set_num_threads(before)
+    if failed:
+        progress.message(f"{len(failed)} of {len(processes)} helper processes failed; this one measured the rest.")
 
 
 def _start_helper(options: CompareOptions, folder: Path, threads: int) -> "subprocess.Popen[bytes]":
@@ -63,7 +73,7 @@ def _start_helper(options: CompareOptions, folder: Path, threads: int) -> "subpr
 
 
 class StopRequest:
-    """Turns Ctrl-C and SIGTERM into an exception, and remembers them: where one strikes it may get lost.
+    """Turns Ctrl-C and SIGTERM into an exception, and remembers them in case the exception is swallowed.
 
     Attributes:
         received: whether one came.
@@ -81,9 +91,9 @@ class StopRequest:
         """Handles signals within the block; only in the main thread, the only one that may."""
         main = threading.current_thread() is threading.main_thread()
         signals = (signal.SIGINT, signal.SIGTERM) if main else ()
-        before = {number: signal.signal(number, self._handle) for number in signals}
+        before = {signum: signal.signal(signum, self._handle) for signum in signals}
         try:
             yield
         finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+            for signum, handler in before.items():
+                signal.signal(signum, handler)

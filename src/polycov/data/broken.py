@@ -89,5 +89,5 @@ def exclude_broken(
     message = f"{len(names)} of {count} images are unreadable: {shown}{'; …' if len(names) > 10 else ''}"
     if broken == "stop":
         raise PolycovError(f"{message}. Remove them, or skip them with --broken skip.")
-    progress.message(f"Skipped: {message}.")
+    progress.message(f"skipped: {message}")
     return data.without(set(names))

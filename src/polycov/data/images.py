@@ -3,7 +3,7 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -86,15 +86,28 @@ class Samples:
         Raises:
             PolycovError: if it cannot be read; the message names it.
         """
-        try:
-            return decode(self.source.open(self.items[index]))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise PolycovError(f"Cannot read the image {self.name(index)!r}: {_reason(error)}.") from error
+        return _decoded(self.name(index), lambda: self.source.open(self.items[index]))
 
     def select(self, indices: Iterable[int]) -> "Samples":
         """Returns the images with these indices."""
         chosen = list(indices)
         return Samples(self.source, [self.items[i] for i in chosen], [self.labels[i] for i in chosen])
+
+
+def read_image(file: str | os.PathLike[str]) -> Image.Image:
+    """Returns the image of a file in RGB, upright.
+
+    Raises:
+        PolycovError: if it cannot be read; the message names it.
+    """
+    return _decoded(os.fspath(file), lambda: Image.open(file))
+
+
+def _decoded(name: str, opened: Callable[[], Image.Image]) -> Image.Image:
+    try:
+        return decode(opened())
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise PolycovError(f"Cannot read the image {name!r}: {_reason(error)}.") from error
 
 
 def decode(image: Image.Image) -> Image.Image:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polycov.data.broken import Broken
 from polycov.data.images import Files, Samples
 from polycov.data.loading import load_batches
 from polycov.data.quantize import FeatureDtype, quantize
@@ -56,8 +57,10 @@ class EmbedOptions(Structured):
     """Images per shard."""
     batch_size: int = 16
     """Images per batch."""
+    broken: Broken = "stop"
+    """What to do about unreadable images: stop, or skip and record them."""
     dim: int | None = None
-    """With a method: dimension of the feature, where it is free."""
+    """With a method: dimension of the feature, for methods that let you choose it."""
     seed: int = 0
     """With a method: seed of the sketch."""
     images: ImageOptions = field(default_factory=ImageOptions)
@@ -131,8 +134,13 @@ def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:
         PolycovError: if there is no such run, method or backbone.
     """
     if ModelFolder(options.source).config.is_file():
-        if options.dim is not None or options.images.size is not None:
-            raise PolycovError("A run has its own dimension and size: omit --dim and --size.")
+        if (options.dim, options.seed, options.images, options.network) != (
+            None,
+            0,
+            ImageOptions(),
+            NetworkOptions(),
+        ):
+            raise PolycovError("A run has its own backbone, size, dimension and seed: omit --dim, --size and the like.")
         model = Model.from_pretrained(options.source).to(device).eval()
         return Embedder(model.backbone, model.pool, model.preprocessing, model)
     if options.source not in list_methods() and "|" not in options.source and Path(options.source).exists():
@@ -256,7 +264,7 @@ class _Job:
         skipped: dict[str, str] = {}
 
         def skip(index: int, reason: str) -> None:
-            if self.options.runtime.broken == "stop":
+            if self.options.broken == "stop":
                 raise PolycovError(f"{reason} Skip such images with --broken skip.")
             skipped[names[index]] = reason
 

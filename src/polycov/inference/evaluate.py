@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from polycov.data.broken import exclude_broken, find_broken
+from polycov.data.broken import Broken, exclude_broken, find_broken
 from polycov.data.images import ImageData, Samples, join
 from polycov.data.read import read_data, read_splits
 from polycov.errors import PolycovError
@@ -31,9 +31,11 @@ class EvaluateOptions(Structured):
     data: str | None = None
     """Images, as for train; default: those of the run. Classes are matched by name."""
     split: Literal["test", "val", "train", "all"] = "test"
-    """Which split. Other data without splits are evaluated whole."""
+    """Which split. Other data without splits is evaluated as a whole."""
     mirror: bool = False
     """Average predictions over each image and its mirror image."""
+    broken: Broken | None = None
+    """What to do about unreadable images: stop, or skip them; default: as the run did."""
     batch_size: int = 16
     """Images per batch."""
     out: Path | None = None
@@ -120,8 +122,8 @@ class Evaluation:
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what ``evaluation.json`` holds."""
-        left_out = ("predictions", "confusion_matrix", "folder")
-        return {name: value for name, value in asdict(self).items() if name not in left_out}
+        excluded = ("predictions", "confusion_matrix", "folder")
+        return {name: value for name, value in asdict(self).items() if name not in excluded}
 
     def write(self, folder: Path) -> None:
         """Writes evaluation.json, predictions.csv and confusion.csv."""
@@ -161,7 +163,7 @@ def evaluate(run: str | Path | EvaluateOptions, *, progress: Progress = SILENT, 
     def exclude(data: ImageData) -> ImageData:
         with accelerator.main_process_first():
             unreadable = find_broken(data, cache_folder(), workers=max(runtime.workers, 1), progress=progress)
-        return exclude_broken(data, unreadable, runtime.broken, progress)
+        return exclude_broken(data, unreadable, chosen.broken or loaded.config.split.broken, progress)
 
     data = evaluation_data(loaded, chosen.data, chosen.split, exclude)
     source = ImageBatches(data, loaded.preprocessing, runtime.workers)

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from polycov.data.images import decode
+from polycov.data.images import read_image
 from polycov.data.transforms import Preprocessing
 from polycov.data.walk import list_images
 from polycov.errors import NonFiniteError, PolycovError
@@ -64,12 +63,14 @@ class Classifier:
     def __call__(self, file: Path, top: int = 5, mirror: bool = False) -> Prediction:
         """Returns the most probable classes of an image file."""
         try:
-            image = self.preprocessing(decode(Image.open(file)))[None].to(self._device)
-            values, indices = torch.topk(
-                self._probabilities(image, mirror=mirror)[0].cpu(), min(top, len(self.classes))
-            )
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, NonFiniteError) as error:
+            image = self.preprocessing(read_image(file))[None].to(self._device)
+        except PolycovError as error:
             return Prediction(file, (), str(error))
+        try:
+            probabilities = self._probabilities(image, mirror=mirror)[0].cpu()
+        except NonFiniteError as error:
+            return Prediction(file, (), str(error))
+        values, indices = torch.topk(probabilities, min(top, len(self.classes)))
         names = (self.classes[i] for i in indices.tolist())
         return Prediction(file, tuple(zip(names, values.tolist(), strict=True)))
 

@@ -1,6 +1,7 @@
 """From plain values (TOML, JSON) to dataclasses, checked by pydantic, with one sentence for each mistake."""
 
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any, ClassVar, TypeVar
@@ -29,17 +30,27 @@ def structure(kind: type[T], values: Any, source: str) -> T:
         MissingDependencyError: if pydantic is not installed.
     """
     try:
-        from pydantic import TypeAdapter, ValidationError
+        from pydantic import ValidationError
     except ImportError as error:
         raise MissingDependencyError(
             "Configurations need pydantic. Install it with: pip install 'polycov[train]'"
         ) from error
     try:
-        return TypeAdapter(kind).validate_json(json.dumps(values, default=str), strict=True)
+        hashable: Any = kind
+        result: T = _adapter(hashable).validate_json(json.dumps(values, default=str), strict=True)
+        return result
     except ValidationError as error:
         raise PolycovError(_sentence(error.errors()[0], kind, source)) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise PolycovError(f"Cannot read {source}: {error}.") from error
+
+
+@functools.cache
+def _adapter(kind: Any) -> Any:
+    """The validator of a dataclass, which takes milliseconds to build."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def _sentence(error: Mapping[str, Any], kind: Any, source: str) -> str:

@@ -39,6 +39,8 @@ class SplitOptions(Structured):
     """Seed of the held-out images."""
     val_seed: int | None = None
     """Seed of the validation images alone; default: the split seed."""
+    broken: Broken = "stop"
+    """What to do about unreadable images: stop, or skip them. Images are checked before the run starts."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ class PoolingOptions(Structured):
     pool: str = "ipccp-ts"
     """A method (polycov list methods) or a spec."""
     dim: int | None = None
-    """Dimension of the feature, for methods where it is free; default: the method's."""
+    """Dimension of the feature, for methods that let you choose it; default: the method's."""
     channels: int | None = None
     """Channels before the pool, 0 for no reduction; default 256, with --probe 128 (none for first-order pools)."""
     reduction: Reduction | None = None
@@ -83,7 +85,7 @@ class TrainOptions(Structured):
     batch_size: int = 32
     """Images per step, over all processes and accumulation: the same number means the same training everywhere."""
     accumulate: int = 1
-    """Parts that each step is divided into to save memory."""
+    """Gradient accumulation steps."""
     optimizer: str = "momentum"
     """momentum (plain SGD with momentum), adamw, or any other in timm."""
     lr: float = 0.05
@@ -103,7 +105,7 @@ class TrainOptions(Structured):
     label_smoothing: float = 0.0
     """Share of the target spread over all classes."""
     clip: float | None = None
-    """Largest gradient norm."""
+    """Clip the gradient norm to this value."""
     crop: Crop = "center"
     """Training crops: center, random (anywhere), or scale (8 to 100 % of the area, as for ImageNet)."""
     flip: bool = True
@@ -124,14 +126,12 @@ class TrainOptions(Structured):
 
 @dataclass(frozen=True)
 class RuntimeOptions(Structured):
-    """How to compute; none of these changes a result."""
+    """Where and how to compute; not stored with a result."""
 
     device: str = "auto"
     """auto (CUDA, then MPS, then CPU), or a device such as cuda:1."""
     workers: int = 2
     """Processes that read images."""
-    broken: Broken = "stop"
-    """What to do about unreadable images: stop, or skip them. They are looked for first, and named."""
     plugin: str | None = None
     """A Python file or module to import first, which registers backbones with timm (register_model)."""
 
@@ -148,7 +148,7 @@ class RuntimeOptions(Structured):
 
 @dataclass(frozen=True)
 class Config(Structured):
-    """Everything that determines a training run; `runtime` aside, everything that determines its result."""
+    """Everything that determines a training run; all groups but ``runtime`` are stored with its result."""
 
     data: str = "typefaces"
     """Images: a folder (train/CLASS and test/CLASS, CLASS alone, CUB-200-2011, FGVC-Aircraft or Stanford Cars as
@@ -178,10 +178,10 @@ class Config(Structured):
         Raises:
             PolycovError: otherwise.
         """
-        structure(type(self), to_plain(self), "the configuration")
-        self.runtime.check()
-        _check_training(self.training)
-        return self
+        checked = structure(type(self), to_plain(self), "the options")
+        checked.runtime.check()
+        _check_training(checked.training)
+        return checked
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the options that determine the result as plain values, for JSON."""
@@ -197,7 +197,7 @@ def replace_options(options: Grouped, changes: dict[str, Any]) -> Any:
     """Returns a dataclass with some options replaced, each found by its name in the dataclass or one of its groups.
 
     Raises:
-        PolycovError: on an unknown option.
+        PolycovError: on an unknown option, or a value of another type.
     """
     own = {f.name for f in dataclasses.fields(options)}
     groups: dict[str, Any] = {name: value for name in own if isinstance(value := getattr(options, name), Structured)}
@@ -211,7 +211,8 @@ def replace_options(options: Grouped, changes: dict[str, Any]) -> Any:
             result[inner[name]] = dataclasses.replace(group, **{name: value})
         else:
             raise PolycovError(f"Unknown option {name!r}. {known(name, [*(own - set(groups)), *inner])}")
-    return dataclasses.replace(options, **result)
+    replaced = dataclasses.replace(options, **result)
+    return structure(type(options), to_plain(replaced), "the options") if changes else replaced
 
 
 def _check_training(t: TrainOptions) -> None:

@@ -34,8 +34,8 @@ IMAGES_TO_FIT = 1024  # images that principal components are computed from befor
 
 
 def load_data(config: Config, cache: Path, accelerator: Accelerator, progress: Progress) -> ImageData:
-    """Reads the data and looks for unreadable images: the main process does, then the others know."""
-    split, runtime = config.split, config.runtime
+    """Reads the data and looks for unreadable images: the main process does, the others read the cached result."""
+    split = config.split
     data = read_data(
         config.data,
         val_fraction=split.val_fraction,
@@ -44,8 +44,8 @@ def load_data(config: Config, cache: Path, accelerator: Accelerator, progress: P
         val_seed=split.val_seed,
     )
     with accelerator.main_process_first():
-        unreadable = find_broken(data, cache, workers=max(runtime.workers, 1), progress=progress)
-    data = require_trainable(exclude_broken(data, unreadable, runtime.broken, progress))
+        unreadable = find_broken(data, cache, workers=max(config.runtime.workers, 1), progress=progress)
+    data = require_trainable(exclude_broken(data, unreadable, split.broken, progress))
     counts = ", ".join(f"{len(samples)} {name}" for name, samples in data.splits.items() if len(samples))
     notes = f" ({'; '.join(data.notes)})" if data.notes else ""
     progress.message(f"data: {data.name}, {len(data.classes)} classes, images: {counts}{notes}")
@@ -172,7 +172,7 @@ class Experiment:
             fixed = {option: before["config"]["training"][option] for option in FIXED_OPTIONS}
             for key in ("model", "classes", "preprocessing", "data"):
                 if before[key] != _as_json(now[key]):
-                    raise PolycovError(f"Cannot resume {name!r}: its {key} was {_difference(before[key], now[key])}.")
+                    raise PolycovError(f"Cannot resume {name!r}: {_difference(key, before[key], now[key])}.")
         except (KeyError, TypeError) as error:
             raise PolycovError(f"The config.json of {name!r} was not written by this version.") from error
         for option, value in fixed.items():
@@ -191,9 +191,11 @@ class Experiment:
         trainer.resume()
         self._write_description()  # not earlier: everything asked for has proved possible
         trainer.train()
-        self.chosen = trainer.state["best"] or {"epoch": self.config.training.epochs}
         if len(self.data["val"]):
             self.val = trainer.predict("val")
+        self.chosen = {"epoch": self.config.training.epochs, "val_accuracy": self.val.accuracy if self.val else None}
+        if self.config.training.keep == "best" and trainer.state["best"] is not None:
+            self.chosen = trainer.state["best"]
         return trainer.predict("test")
 
     def probe(self) -> Predictions:
@@ -243,16 +245,17 @@ class Experiment:
 
     @torch.no_grad()
     def _local_features(self, source: BatchSource) -> Iterator[Tensor]:
-        """Local features of training images: all of them if they are on disk, else of some."""
+        """Local features of the training images: of all if they are on disk, else of some."""
         if self.store is not None:
             yield from self.store.batches(self.data["train"])
             return
         count = len(self.data["train"])
         chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:IMAGES_TO_FIT].tolist()
         backbone = self.model.backbone.to(self.accelerator.device)
-        with evaluation_mode(backbone):
+        with evaluation_mode(backbone), self.progress.task("fitting to training images", len(chosen)) as task:
             for images, _, _ in source.batches("train", [chosen[i : i + 32] for i in range(0, len(chosen), 32)]):
                 yield backbone(images.to(self.accelerator.device)).cpu()
+                task.advance(len(images))
 
 
 def _as_json(value: Any) -> Any:
@@ -262,8 +265,8 @@ def _as_json(value: Any) -> Any:
     return [_as_json(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def _difference(before: Any, now: Any) -> str:
-    if not isinstance(before, dict):
-        return "another"
-    changed = [key for key in before if before[key] != _as_json(now.get(key))]
-    return ", ".join(f"{key} {before[key]!r}, now {now.get(key)!r}" for key in changed)
+def _difference(key: str, before: Any, now: Any) -> str:
+    if key in ("classes", "data"):
+        return f"the {key} {'have' if key == 'classes' else 'has'} changed"
+    changed = [name for name in before if before[name] != _as_json(now.get(name))]
+    return f"its {key} was " + ", ".join(f"{name} {before[name]!r}, now {now.get(name)!r}" for name in changed)

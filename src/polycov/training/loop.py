@@ -175,7 +175,9 @@ class Trainer:
     def _stop(self, problem: str, names: list[str]) -> None:
         shown = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
         kept = f"The last good checkpoint is in {self.folder.path}. " if self.folder.has_checkpoint else ""
-        raise NonFiniteError(f"{problem}, for {shown}. {kept}A smaller --lr, --clip or --warmup may help.")
+        raise NonFiniteError(
+            f"{problem}, for {shown}. {kept}Try a smaller --lr, gradient clipping (--clip) or --warmup."
+        )
 
     def _finish_epoch(self) -> dict[str, Any]:
         """Measures on validation, records it, and saves what a resumed run needs."""

@@ -18,7 +18,14 @@ from polycov.models.model_folder import ModelFolder
 from polycov.models.tensors import load_tensors, save_tensors
 from polycov.models.weights import load_exactly
 from polycov.system.files import append_json_lines as append_lines
-from polycov.system.files import read_json, read_json_lines, try_lock, write_json, write_json_lines
+from polycov.system.files import (
+    read_json,
+    read_json_lines,
+    remove_temporary_files,
+    try_lock,
+    write_json,
+    write_json_lines,
+)
 from polycov.system.structure import structure
 from polycov.training.checkpoint import load_checkpoint, save_checkpoint
 from polycov.training.config import Config
@@ -111,8 +118,7 @@ class RunFolder:
         with try_lock(self.path / "run.lock") as acquired:
             if not acquired:
                 raise PolycovError(f"Another process is working on the run {str(self.path)!r}.")
-            for leftover in [*self.path.glob(".*.safetensors*"), *self.path.glob(".tmp*")]:
-                leftover.unlink(missing_ok=True)
+            remove_temporary_files(self.path)
             yield
 
     # Description

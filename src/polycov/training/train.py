@@ -10,6 +10,7 @@ from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from accelerate.utils import broadcast_object_list
 
+from polycov.data.images import ImageData
 from polycov.data.read import BUILT_IN
 from polycov.errors import PolycovError
 from polycov.models.backbones import load_plugin
@@ -66,9 +67,9 @@ def train(
     """Trains a classifier on images, or resumes a run.
 
     Args:
-        data: images, as `Config.data` describes them; or a whole `Config`.
+        data: images, as `Config.data` describes them; or a whole `Config`. With ``resume``, those of the run.
         out: folder of the run; default: a new one in ``runs``.
-        resume: resume the run in ``out``, which was interrupted.
+        resume: resume the interrupted run in ``out``.
         cache: folder for local features; default: POLYCOV_CACHE or the user's cache folder.
         progress: receives messages and progress.
         options: any option of `Config` by its name, such as ``pool="isqrt-cov"``, ``epochs=5`` or ``probe=True``.
@@ -77,28 +78,46 @@ def train(
         PolycovError: if something asked for is not possible.
         NonFiniteError: if a loss is not finite; the last checkpoint is kept.
     """
-    config = data if isinstance(data, Config) else None
-    if config is None:
-        config = RunFolder(out).read_config() if resume and out is not None else Config(data=str(data))
-    config = _with_absolute_path(config.replace(**options).check())
+    config = _with_absolute_path(_config(data, out, resume).replace(**options).check())
     if config.runtime.plugin is not None:
         load_plugin(config.runtime.plugin)
     accelerator = make_accelerator(config.runtime, config.training.precision)
     progress = progress if accelerator.is_main_process else SILENT
-    folder = _folder(None if out is None else Path(out), config, resume, accelerator)
-    if resume and folder.finished:
-        result = _result(folder)
+    given = None if out is None else _require_folder(RunFolder(out), resume)
+    if given is not None and resume and given.finished:
+        result = _result(given)
         progress.message(f"already finished: {result}")
         return result
+    cache_path = cache_folder(None if cache is None else Path(cache))
+    images = load_data(config, cache_path, accelerator, progress)
+    folder = given or _new_folder(config, accelerator)
+    accelerator.wait_for_everyone()
+    folder.path.mkdir(parents=True, exist_ok=True)
+    progress.message(f"run: {folder.path}")
     with folder.lock() if accelerator.is_main_process else nullcontext():
-        _run(config, folder, resume, cache_folder(None if cache is None else Path(cache)), accelerator, progress)
+        _run(config, folder, resume, images, cache_path, accelerator, progress)
     return _result(folder)
 
 
+def _config(data: str | Path | Config, out: str | Path | None, resume: bool) -> Config:
+    if isinstance(data, Config):
+        return data
+    if not resume:
+        return Config(data=str(data))
+    if out is None:
+        raise PolycovError("Expected out, the folder of the run to resume.")
+    return RunFolder(out).read_config()
+
+
 def _run(
-    config: Config, folder: RunFolder, resume: bool, cache: Path, accelerator: Accelerator, progress: Progress
+    config: Config,
+    folder: RunFolder,
+    resume: bool,
+    data: ImageData,
+    cache: Path,
+    accelerator: Accelerator,
+    progress: Progress,
 ) -> None:
-    data = load_data(config, cache, accelerator, progress)
     experiment = Experiment(config, folder, data, cache, accelerator, progress)
     if resume:
         experiment.require_same_as_before()
@@ -140,27 +159,29 @@ def make_accelerator(runtime: RuntimeOptions, precision: str = "no") -> Accelera
     Raises:
         PolycovError: if the device or the precision is not available.
     """
-    AcceleratorState._reset_state()  # an earlier run in this process may have used another precision or device
+    # An earlier run in this process may have used another precision or device.
+    AcceleratorState._reset_state(reset_partial_state=not torch.distributed.is_initialized())
     device = choose_device(runtime.device)
     try:
         if device.type == "cuda" and device.index is not None:
             torch.cuda.set_device(device)
         return Accelerator(cpu=device.type == "cpu", mixed_precision=precision)
     except ValueError as error:
-        raise PolycovError(f"Cannot train in {precision} here: {error}") from error
+        raise PolycovError(f"Device {device} with precision {precision!r} is not available: {error}") from error
 
 
-def _folder(path: Path | None, config: Config, resume: bool, accelerator: Accelerator) -> RunFolder:
-    """The folder of the run; a new run does not overwrite another."""
-    if path is None:
-        stem = f"{Path(config.data).name or 'data'}-{config.pooling.pool.partition('|')[0].strip()}"
-        chosen = [RunFolder.create(stem).path] if accelerator.is_main_process else [Path()]
-        path = broadcast_object_list(chosen)[0] if accelerator.num_processes > 1 else chosen[0]
-    folder = RunFolder(path)
+def _require_folder(folder: RunFolder, resume: bool) -> RunFolder:
+    """The folder given for a run, if it has one to resume, or none that would be overwritten."""
+    name = str(folder.path)
     if resume and not folder.has_config:
-        raise PolycovError(f"There is no run to resume in {str(path)!r}.")
+        raise PolycovError(f"There is no run to resume in {name!r}.")
     if not resume and folder.exists:
-        raise PolycovError(f"There is already a run in {str(path)!r}. Resume it with: polycov train --resume {path}")
-    accelerator.wait_for_everyone()
-    path.mkdir(parents=True, exist_ok=True)
+        raise PolycovError(f"There is already a run in {name!r}. Resume it with: polycov train --resume {name}")
     return folder
+
+
+def _new_folder(config: Config, accelerator: Accelerator) -> RunFolder:
+    """A new folder in ``runs``, the same for all processes."""
+    stem = f"{Path(config.data).name or 'data'}-{config.pooling.pool.partition('|')[0].strip()}"
+    chosen = [RunFolder.create(stem).path] if accelerator.is_main_process else [Path()]
+    return RunFolder(broadcast_object_list(chosen)[0] if accelerator.num_processes > 1 else chosen[0])
