@@ -22,10 +22,10 @@ class TourRow(NamedTuple):
 
     Attributes:
         method: its name.
-        dimensions: of its feature.
+        dimensions: number of dimensions of its feature.
         milliseconds: per map.
         kernel_error: see `agreement`; None if the method is not compact.
-        spec: of the method.
+        spec: spec of the method.
     """
 
     method: str

@@ -27,8 +27,8 @@ def parse(
 
     Args:
         kind: the dataclass of options; options in nested dataclasses are flags like its own.
-        name: of the command.
-        arguments: of the command line, without the name.
+        name: name of the command.
+        arguments: arguments of the command line, without the name.
         positional: names of positional options, with what the help shows for them.
         lists: options that take several values, separated by spaces or commas.
         default: values to start from.

@@ -19,7 +19,7 @@ class Terminal:
     """Where a command writes.
 
     Attributes:
-        console: of rich; wide where there is no terminal, so that tables are not cut.
+        console: console of rich; wide where there is no terminal, so that tables are not cut.
         progress: for library calls: bars on a terminal, else a plain line every half minute.
     """
 

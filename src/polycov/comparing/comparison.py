@@ -19,7 +19,7 @@ class Comparison:
     """A comparison that was measured, in whole or in part.
 
     Attributes:
-        folder: with its files; the same call resumes or extends it.
+        folder: folder with its files; the same call resumes or extends it.
         study: its results.
     """
 
@@ -82,7 +82,7 @@ def report(comparisons: Sequence[Comparison], out: str | Path | None = None) -> 
     """Writes one page for several comparisons, with figures and tables of each; returns the page.
 
     Args:
-        comparisons: to report.
+        comparisons: comparisons to report.
         out: folder for the page; default: that of the first comparison.
     """
     folders = [comparison.folder for comparison in comparisons]

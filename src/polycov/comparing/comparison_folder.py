@@ -32,7 +32,7 @@ class ComparisonFolder:
     appended when it is complete: a kill costs the settings in flight, and several processes can share a grid.
 
     Args:
-        path: of the folder.
+        path: path of the folder.
     """
 
     def __init__(self, path: Path | str) -> None:

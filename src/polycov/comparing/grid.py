@@ -34,7 +34,7 @@ class Setting:
     Attributes:
         method: a method, a spec, or ``fewer-channels``.
         dim: the dimension asked for; None where the method has its own.
-        seed: of the sketch and of the validation images.
+        seed: seed of the sketch and of the validation images.
     """
 
     method: str
@@ -112,10 +112,10 @@ def grid(methods: Sequence[str], dims: Sequence[int], seeds: int, channels: int,
     """Returns all settings, seed by seed, without projections that there are too few training images to fit.
 
     Args:
-        methods: to compare.
-        dims: of methods whose dimension is free.
+        methods: methods to compare.
+        dims: dimensions of methods whose dimension is free.
         seeds: how many.
-        channels: before the pool; ``fewer-channels`` needs dimensions below the size of their triangle.
+        channels: channels before the pool; ``fewer-channels`` needs dimensions below the size of their triangle.
         samples: training images; a fitted projection needs as many as it has dimensions.
     """
     settings = []

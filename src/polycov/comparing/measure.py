@@ -78,7 +78,7 @@ def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, c
         setting: what to measure.
         data: split by the seed of the setting.
         reduced: local features.
-        channels: before second-order pools; first-order pools get all there are.
+        channels: number of channels before second-order pools; first-order pools get all there are.
     """
     method, dim = setting.pool
     width = 0 if is_first_order(method, dim=dim) else setting.channels(channels)

@@ -63,14 +63,14 @@ class Prepared:
     """Everything a comparison needs before it can be planned.
 
     Attributes:
-        options: of the comparison.
-        config: of the training; a probe takes data and model from it.
+        options: options of the comparison.
+        config: configuration of the training; a probe takes data and model from it.
         methods: checked, in canonical form.
         dims: checked, in order.
         data: the images of every seed.
-        fingerprint: of the image files, to notice a change.
-        size: of the images.
-        folder: of the comparison.
+        fingerprint: fingerprint of the image files, to notice a change.
+        size: size of the images.
+        folder: folder of the comparison.
         cache: folder for local features.
     """
 

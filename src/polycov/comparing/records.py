@@ -28,18 +28,18 @@ class Measurement(Structured):
     """What is measured of one setting.
 
     Attributes:
-        spec: of the pool.
-        channels: before the pool.
-        dimensions: of the feature.
-        bytes: of a feature in float32.
+        spec: spec of the pool.
+        channels: number of channels before the pool.
+        dimensions: number of dimensions of the feature.
+        bytes: size of a feature in float32, in bytes.
         pool_ms: milliseconds of pooling per image.
-        val_accuracy: on the validation images of the seed.
-        test_accuracy: on the test images.
+        val_accuracy: accuracy on the validation images of the seed.
+        test_accuracy: accuracy on the test images.
         test_images: their number.
         val_correct: which validation images are classified correctly, packed.
         test_correct: which test images are classified correctly, packed.
-        kernel_error: of a sketch; None where there is nothing to compare with.
-        strength: of the ridge of a probe.
+        kernel_error: kernel error of a sketch; None where there is nothing to compare with.
+        strength: strength of the ridge of a probe.
         stored: test accuracy with the features of the test images stored in fewer bytes, by dtype.
         predictions: for the test images; kept for the first seed only.
         run: folder of the training run.
@@ -69,13 +69,13 @@ class Record(Structured):
     Attributes:
         method: a method, a spec, or ``fewer-channels``.
         dim: the dimension asked for; None where the method has its own.
-        seed: of the sketch and of the validation images.
+        seed: seed of the sketch and of the validation images.
         head: how the feature was judged.
         measurement: the result.
         seconds: that the setting took.
-        threads: of the process.
+        threads: number of threads of the process.
         hardware: it ran on.
-        versions: of the software.
+        versions: versions of the software.
     """
 
     method: str

@@ -23,9 +23,9 @@ class Point:
     Attributes:
         method: name.
         dim: the dimension asked for; None where the method has its own.
-        dimensions: of the feature.
-        channels: before the pool.
-        bytes: of a feature in float32.
+        dimensions: number of dimensions of the feature.
+        channels: number of channels before the pool.
+        bytes: size of a feature in float32, in bytes.
         seeds: how many.
         test: mean test accuracy.
         test_error: its standard error over seeds; NaN for one seed.
@@ -127,11 +127,11 @@ class Difference:
     """A paired difference of accuracies, with its 95 % interval and p-value by bootstrap.
 
     Attributes:
-        mean: of one less the other.
+        mean: mean of one less the other.
         low: end of the interval.
         high: end of the interval.
-        p: of no difference, two-sided.
-        at_least: with 95 % confidence (one-sided).
+        p: p-value of no difference, two-sided.
+        at_least: lower bound with 95 % confidence (one-sided).
     """
 
     mean: float

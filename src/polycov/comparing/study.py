@@ -20,13 +20,13 @@ class Study:
     """Everything a report says about one comparison.
 
     Attributes:
-        name: of the data.
+        name: name of the data.
         classes: how many.
         counts: images of each split.
         head: how features were judged.
         records: one per setting.
         points: methods at their sizes.
-        differences: to uncompressed isqrt-cov.
+        differences: differences to uncompressed isqrt-cov.
         recommendation: if there is one.
         gallery: images; see `polycov.comparing.report.gallery`.
         facts: pairs of name and value, for the page.

@@ -22,7 +22,7 @@ def find_broken(data: ImageData, cache: Path, *, workers: int = 2, progress: Pro
     Decodes every image once; the result is cached for as long as the images do not change.
 
     Args:
-        data: whose images.
+        data: dataset to check.
         cache: folder of the cache.
         workers: threads.
         progress: receives the number of images decoded.

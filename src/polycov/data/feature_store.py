@@ -21,7 +21,7 @@ FORMAT_VERSION = 2
 
 
 class FeatureStore:
-    """Local features of all images of a data set in one folder on disk, read by the names of the images.
+    """Local features of all images of a dataset in one folder on disk, read by the names of the images.
 
     Features are float16, in shards of a few hundred images. A shard counts only once it is complete, on disk and listed
     in the index with its checksum: a kill or a full disk at any moment costs no more than the shards not stored yet.
@@ -38,8 +38,8 @@ class FeatureStore:
     first to complete a shard stores it.
 
     Attributes:
-        names: of the images; an index is a position in them.
-        shape: of the features of one image: maps (C, H, W) or tokens (N, C).
+        names: names of the images; an index is a position in them.
+        shape: shape of the features of one image: maps (C, H, W) or tokens (N, C).
     """
 
     def __init__(self, files: ShardFiles, names: Sequence[str]) -> None:
@@ -65,8 +65,8 @@ class FeatureStore:
         Args:
             cache: the store is a folder ``features/DIGEST`` in it.
             identity: what the features depend on, as JSON values; another identity is another folder.
-            names: of the images, without duplicates.
-            shape: of the features of one image: maps (C, H, W) or tokens (N, C).
+            names: names of the images, without duplicates.
+            shape: shape of the features of one image: maps (C, H, W) or tokens (N, C).
             shard_size: images per shard.
             progress: receives the progress of the check, and a message for each damaged file.
 
@@ -120,7 +120,7 @@ class FeatureStore:
         """Returns the indices of the images without stored features, in whole shards.
 
         Args:
-            rank: of this process among those that share the work.
+            rank: rank of this process among those that share the work.
             world: the number of these processes. Process r takes the missing shards s with s mod ``world`` = r: no
                 shard is taken twice or by none, even if some processes begin before others have listed theirs.
         """
@@ -131,7 +131,7 @@ class FeatureStore:
         """Takes the features of some images, in any order, and stores the shards that are complete.
 
         Args:
-            indices: of the images.
+            indices: indices of the images.
             features: (B, …), converted to float16.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Data sets of the Hugging Face hub, or saved on disk in its formats."""
+"""Datasets of the Hugging Face hub, or saved on disk in its formats."""
 
 import io
 from dataclasses import dataclass
@@ -37,11 +37,11 @@ class Rows:
 
 
 def read_hugging_face(name: str) -> ImageData:
-    """Reads a data set by its name on the hub, or a folder: written by ``save_to_disk``, or with Parquet files.
+    """Reads a dataset by its name on the hub, or a folder: written by ``save_to_disk``, or with Parquet files.
 
     Raises:
         MissingDependencyError: if ``datasets`` is not installed.
-        PolycovError: if the data set cannot be read, or has no column of images or of classes.
+        PolycovError: if the dataset cannot be read, or has no column of images or of classes.
     """
     tables, datasets = _load(name)
     columns = next(iter(tables.values())).features
@@ -66,7 +66,7 @@ def read_hugging_face(name: str) -> ImageData:
 
 
 def _load(name: str) -> tuple[dict[str, Any], Any]:
-    """The tables of a data set, and the library that reads them."""
+    """The tables of a dataset, and the library that reads them."""
     try:
         import datasets
     except ImportError as error:
@@ -78,7 +78,7 @@ def _load(name: str) -> tuple[dict[str, Any], Any]:
         return datasets.load_from_disk(name) if saved else datasets.load_dataset(name), datasets
     except Exception as error:  # no network, no such name, damaged files: each raises another kind
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PolycovError(f"Cannot read the data set {name!r}: {reason}") from error
+        raise PolycovError(f"Cannot read the dataset {name!r}: {reason}") from error
 
 
 def _samples(source: Rows, table: str, label: str) -> Samples:

@@ -1,4 +1,4 @@
-"""A data set of images: where each image is, its class, and the splits train, val and test."""
+"""A dataset of images: where each image is, its class, and the splits train, val and test."""
 
 import hashlib
 import os
@@ -148,7 +148,7 @@ class ImageData:
     """Images with classes, in splits.
 
     Attributes:
-        name: of the data.
+        name: name of the data.
         classes: their names; a label is an index into them.
         splits: "train", "val" (held out of training, for every choice; may be empty) and "test" (only ever measured).
         squash: whether images are squashed to a square rather than cropped, as is usual for this data.

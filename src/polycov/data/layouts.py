@@ -1,4 +1,4 @@
-"""Layouts of folders: class folders, and three data sets as published."""
+"""Layouts of folders: class folders, and three datasets as published."""
 
 import os
 from collections.abc import Iterable

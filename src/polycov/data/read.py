@@ -30,7 +30,7 @@ def read_data(
     Args:
         data: a built-in name (``typefaces``); a folder: CUB-200-2011, FGVC-Aircraft or Stanford Cars as published,
             class folders below ``train`` and ``test`` (or ``val``), class folders alone, or tar shards;
-            ``hfds/NAME`` for a data set on the Hugging Face hub or on disk; ``wds/FOLDER`` for webdataset shards.
+            ``hfds/NAME`` for a dataset on the Hugging Face hub or on disk; ``wds/FOLDER`` for webdataset shards.
         val_fraction: as in `split_data`.
         test_fraction: as in `split_data`.
         split_seed: as in `split_data`.

@@ -68,7 +68,7 @@ class FirstOrderEvidence:
     """Features that are sums over locations.
 
     Attributes:
-        shares: of each location in each channel, (B, N, C).
+        shares: share of each location in each channel, (B, N, C).
         pull_back: weights through the stages after the pooling.
     """
 

@@ -26,7 +26,7 @@ class Explanation:
     """Why an image has its score for a class, or for one class against another.
 
     Attributes:
-        name: of the image.
+        name: name of the image.
         image: as the network sees it, (3, H, W), values from 0 to 1.
         probabilities: the most probable classes with their probabilities.
         target: the class that is explained.

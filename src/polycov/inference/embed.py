@@ -73,9 +73,9 @@ class Embeddings:
     """Features on disk.
 
     Attributes:
-        folder: with the shards.
+        folder: folder with the shards.
         images: how many were given, skipped ones included.
-        dimensions: of a feature.
+        dimensions: number of dimensions of a feature.
         shards: how many there are.
         skipped: images that could not be read, with the reasons.
     """
@@ -107,11 +107,11 @@ class Embedder:
     Args:
         backbone: from images to local features.
         pool: from local features to a feature.
-        preprocessing: of images.
-        head: whose reduction comes between the two, if any.
+        preprocessing: preprocessing of images.
+        head: head whose reduction comes between the two, if any.
 
     Attributes:
-        digest: of all weights that the features depend on.
+        digest: digest of all weights that the features depend on.
     """
 
     def __init__(

@@ -34,7 +34,7 @@ class Shard:
     """Features of consecutive images.
 
     Attributes:
-        names: of the images.
+        names: names of the images.
         features: (images, D), as stored.
         scales: (images,) for int8, by which features are multiplied; None otherwise.
     """
@@ -57,7 +57,7 @@ class EmbeddingFolder:
     images, several processes can share the work, and an interrupted run resumes.
 
     Args:
-        path: of the folder.
+        path: path of the folder.
     """
 
     def __init__(self, path: Path | str) -> None:

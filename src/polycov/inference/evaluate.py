@@ -183,7 +183,7 @@ def evaluation_data(run: Run, data: str | None, split: str, exclude: Callable[[I
     """Returns the images to evaluate on as the split "test", with the labels of the run's classes.
 
     Args:
-        run: to evaluate.
+        run: run to evaluate.
         data: other images than its own.
         split: which of them.
         exclude: drops unreadable images.

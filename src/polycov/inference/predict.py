@@ -38,11 +38,11 @@ class Classifier:
 
     Args:
         source: one of these, or a `Model`.
-        device: to compute on; ONNX files choose their own.
+        device: device to compute on; ONNX files choose their own.
 
     Attributes:
         classes: their names.
-        preprocessing: of images.
+        preprocessing: preprocessing of images.
     """
 
     def __init__(self, source: str | Path | Model, device: str = "auto") -> None:
@@ -91,7 +91,7 @@ def predict(
         images: image files and folders of images.
         top: the number of classes per image.
         mirror: average predictions over each image and its mirror image.
-        device: to compute on.
+        device: device to compute on.
         progress: receives the number of images done.
 
     Raises:

@@ -42,7 +42,7 @@ class Attached:
         """Puts a new classifier behind the pool; with 0 classes the model returns the pooled feature.
 
         Args:
-            num_classes: of the new classifier.
+            num_classes: number of classes of the new classifier.
             global_pool: None keeps the pool. "", with 0 classes, removes it: the model returns local features as
                 ``forward_features`` does.
 
@@ -93,12 +93,12 @@ def attach(
     Args:
         model: a classifier from timm: ResNet, EfficientNet, ConvNeXt, ViT, Swin and others of their form.
         pool: the name of a method, or a spec.
-        dim: of the pooled feature, where the method leaves it free.
-        num_classes: of the new classifier; by default as many as the model has.
-        channels: to which local features are reduced; 0 for no reduction; None for the default of a probe, see
+        dim: dimension of the pooled feature, where the method leaves it free.
+        num_classes: number of classes of the new classifier; by default as many as the model has.
+        channels: channels to which local features are reduced; 0 for no reduction; None for the default of a probe, see
             `polycov.models.head.default_channels`.
         reduction: "relu" (1×1 convolution, BatchNorm, ReLU) or "linear" (1×1 convolution).
-        seed: of the sketches.
+        seed: seed of the sketches.
         options: further numbers of the method, such as ``iterations``.
 
     Returns:

@@ -34,11 +34,11 @@ class Backbone(nn.Module):
             maps. In ResNets the stride is removed, in others the last stage is dilated.
         size: side of the images, for ``stage="auto"`` and for transformers, which are made for one size; by default the
             one of ``preprocessing`` or of the network's configuration.
-        preprocessing: of the images; by default as the network's configuration in timm says, with ImageNet's mean and
+        preprocessing: image preprocessing; by default as the network's configuration in timm says, with ImageNet's mean and
             standard deviation where there is none.
 
     Attributes:
-        name: of the network; of a module, its class.
+        name: name of the network; of a module, its class.
         registered: whether timm can make the network again by its name.
         num_features: C, the channels of the features.
         data_config: timm's configuration of the images (input_size, mean, std, interpolation, crop_pct).

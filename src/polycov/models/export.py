@@ -27,7 +27,7 @@ class ExportResult:
     """What `export` wrote.
 
     Attributes:
-        path: of the file or folder.
+        path: path of the file or folder.
         bytes: its size.
         distance: for a file, its largest difference from the model's logits on random images, relative to the largest.
     """
@@ -147,7 +147,7 @@ def export_onnx(module: nn.Module, path: Path | str, example: Tensor | None = No
 
     Args:
         module: a pool, a model, or any module of one input and one output that contains a pool.
-        path: of the file. Its metadata holds class names and preprocessing of a model.
+        path: path of the file. Its metadata holds class names and preprocessing of a model.
         example: an input; see `as_program`.
 
     Raises:

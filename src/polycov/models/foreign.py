@@ -19,8 +19,8 @@ def load_foreign(model: nn.Module, pool: Pool, state: State, source: str) -> Non
     """Loads backbone and reduction from weights that `holds_reduction`; of fast-MPN-COV the classifier too if it fits.
 
     Args:
-        model: with modules ``backbone.network``, ``reduction``, ``pool`` and ``classifier``.
-        pool: of the model.
+        model: model with modules ``backbone.network``, ``reduction``, ``pool`` and ``classifier``.
+        pool: pool of the model.
         state: the weights.
         source: where they come from, for the error message.
 

@@ -38,12 +38,12 @@ class PoolingHead(nn.Module):
     Args:
         width: channels of the local features.
         pool: the name of a method, or a spec.
-        num_classes: of the classifier; 0 for none.
-        channels: of the reduction; 0 for none; None for the default of a probe, see `default_channels`.
+        num_classes: number of classes of the classifier; 0 for none.
+        channels: channels after the reduction; 0 for none; None for the default of a probe, see `default_channels`.
         reduction: "relu" as above, or "linear", only a 1×1 convolution with bias, such as principal components.
-        seed: of the sketches.
+        seed: seed of the sketches.
         drop: rate of dropout before the classifier.
-        options: of the method, such as ``dim``.
+        options: options of the method, such as ``dim``.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def find_model_folder(name: str | Path, **options: Any) -> ModelFolder:
 
     Args:
         name: a folder, or a name on the hub such as "me/birds".
-        options: of the download.
+        options: options of the download.
 
     Raises:
         PolycovError: if there is no such folder or model.

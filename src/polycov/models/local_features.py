@@ -27,7 +27,7 @@ def local_channels(name: str, features: Any) -> int:
     """Returns C, the number of channels of local features.
 
     Args:
-        name: of the network, for the error message.
+        name: name of the network, for the error message.
         features: its output.
 
     Raises:

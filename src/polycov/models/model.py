@@ -30,13 +30,13 @@ class Model(PoolingHead, ModelHubMixin):
     Args:
         backbone: the source of local features; a module becomes a `Backbone`.
         pool: the name of a method, or a spec.
-        num_classes: of the classifier.
-        channels: of the reduction; see `PoolingHead`.
+        num_classes: number of classes of the classifier.
+        channels: number of channels of the reduction; see `PoolingHead`.
         reduction: "relu" or "linear"; see `PoolingHead`.
-        seed: of the sketches.
+        seed: seed of the sketches.
         size: side of the images, if the backbone is a module.
-        preprocessing: of the images, if the backbone is a module; see `Backbone`.
-        options: of the method, such as ``dim``.
+        preprocessing: preprocessing of the images, if the backbone is a module; see `Backbone`.
+        options: options of the method, such as ``dim``.
 
     Attributes:
         classes: their names.
@@ -163,7 +163,7 @@ class Model(PoolingHead, ModelHubMixin):
         Args:
             pretrained_model_name_or_path: a folder written by `save_pretrained`, or of a finished run; or a name on the
                 Hugging Face hub.
-            options: of the download: ``revision``, ``token``, ``cache_dir``, ``force_download``, ``local_files_only``.
+            options: download options: ``revision``, ``token``, ``cache_dir``, ``force_download``, ``local_files_only``.
 
         Raises:
             PolycovError: if there is no such model, it has a pickle, or its tensors do not fit.
@@ -226,19 +226,19 @@ def create_model(
     Args:
         backbone: the name of a model registered with timm, or a module that returns maps or tokens; see `Backbone`.
         pool: the name of a method (`list_methods`), or a spec.
-        num_classes: of the classifier.
-        dim: of the pooled feature, where the method leaves it free.
-        channels: to which local features are reduced; 0 for no reduction; None for the default of a probe, see
+        num_classes: number of classes of the classifier.
+        dim: dimension of the pooled feature, where the method leaves it free.
+        channels: channels to which local features are reduced; 0 for no reduction; None for the default of a probe, see
             `polycov.models.head.default_channels`.
         reduction: "relu" (1×1 convolution, BatchNorm, ReLU) or "linear" (1×1 convolution).
-        weights: of the backbone: "auto", "timm", "none" or a file; see `Backbone`. A file may also be a published
+        weights: backbone weights: "auto", "timm", "none" or a file; see `Backbone`. A file may also be a published
             fast-MPN-COV ResNet, with its reduction and, where it fits, its classifier; or the ``model.safetensors`` of
             a run, whose backbone and reduction are used.
         stage: an earlier stage of the backbone; see `Backbone`.
         last_stride: False for a last stage without stride; see `Backbone`.
         size: side of the images, for ``stage="auto"``, transformers and modules; see `Backbone`.
-        preprocessing: of the images; see `Backbone`.
-        seed: of the sketches.
+        preprocessing: preprocessing of the images; see `Backbone`.
+        seed: seed of the sketches.
         options: further numbers of the method, such as ``iterations``.
 
     Raises:

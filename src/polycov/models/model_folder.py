@@ -23,7 +23,7 @@ class ModelFolder:
     that is not finished.
 
     Args:
-        path: of the folder, which need not exist.
+        path: path of the folder, which need not exist.
 
     Example:
         >>> import tempfile

@@ -95,7 +95,7 @@ def create_network(name: str, weights: str, last_stride: bool, size: int | None)
     """Makes a network of timm without pooling and classifier.
 
     Args:
-        name: of the network.
+        name: name of the network.
         weights: "auto", "timm", "none" or a file; see `polycov.models.backbones.Backbone`.
         last_stride: False for a last stage without stride.
         size: side of the images, for networks made for one size.

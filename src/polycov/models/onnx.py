@@ -20,7 +20,7 @@ class OnnxFile:
     """An ONNX file that polycov wrote, run by onnxruntime without any torch module.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Attributes:
         description: its metadata.
@@ -65,11 +65,11 @@ class OnnxClassifier:
     """A classifier in an ONNX file, used like a `polycov.models.model.Model`.
 
     Args:
-        path: of the file.
+        path: path of the file.
 
     Attributes:
         classes: their names.
-        preprocessing: of the images.
+        preprocessing: preprocessing of the images.
         device: the CPU, where `predict` returns its results.
 
     Raises:

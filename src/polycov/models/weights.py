@@ -52,7 +52,7 @@ def load_exactly(module: nn.Module, state: State, source: str, ignore: tuple[str
     """Loads a state into a module if all names and shapes fit; otherwise changes nothing.
 
     Args:
-        module: to load into.
+        module: module to load into.
         state: tensors by name.
         source: where they come from, for the error message.
         ignore: prefixes of names in the state that the module need not have, such as those of a classifier.

@@ -196,7 +196,7 @@ def method_spec(name: str, **options: Any) -> str:
 
     Args:
         name: the name of a method, or a spec.
-        options: of the method, such as ``dim``; None is the default. A spec has none.
+        options: options of the method, such as ``dim``; None is the default. A spec has none.
 
     Raises:
         SpecError: if the name or an option is unknown, or the spec is invalid.

@@ -68,7 +68,7 @@ def make_plan(
         function: the matrix function.
         locations: N.
         channels: C, after the moment.
-        dtype: of the features.
+        dtype: dtype of the features.
         device: the type of the device.
         gradient: whether a backward pass follows.
         masked: whether some tokens may be hidden.

@@ -250,7 +250,7 @@ class FirstOrderPool(Pool):
 
     Args:
         channels: C, of the features.
-        spec: of the pool.
+        spec: spec of the pool.
         seed: determines everything random in later stages.
         check_finite: raise `NonFiniteError` instead of returning NaN or Inf.
 

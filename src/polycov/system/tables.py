@@ -23,7 +23,7 @@ class Table:
     Attributes:
         columns: the names of the columns.
         rows: one cell per column; None for an empty cell.
-        title: of the table.
+        title: title of the table.
 
     Raises:
         PolycovError: if a row has more or fewer cells than there are columns.

@@ -99,11 +99,11 @@ class Experiment:
     """A run in the making.
 
     Args:
-        config: of the run.
-        folder: of the run.
-        data: to train on.
+        config: configuration of the run.
+        folder: folder of the run.
+        data: dataset to train on.
         cache: folder for local features.
-        accelerator: of the processes.
+        accelerator: accelerator of the processes.
         progress: receives messages and tasks.
 
     Attributes:

@@ -44,14 +44,14 @@ def extract_features(
     another folder. An interrupted extraction resumes. Several processes share the work.
 
     Args:
-        backbone: to compute with; its mode is restored.
-        data: whose images; how they are split plays no part.
-        preprocessing: of the images, as in evaluation.
+        backbone: backbone to compute with; its mode is restored.
+        data: dataset whose images to use; its splits play no part.
+        preprocessing: preprocessing of the images, as in evaluation.
         cache: folder of the cache.
         batch_size: images per batch.
         workers: processes that read images.
-        device: to compute on; default CPU.
-        rank: of this process among those that share the work.
+        device: device to compute on; default CPU.
+        rank: rank of this process among those that share the work.
         world: the number of these processes.
         progress: receives the number of images done.
 

@@ -32,12 +32,12 @@ class Trainer:
     epoch and the step. So a run that was stopped and resumed equals one that was not.
 
     Args:
-        model: to train.
+        model: model to train.
         network: what batches go through: the model itself, or the layers on top of its backbone.
-        source: of batches.
-        options: of the training.
-        folder: of the run.
-        accelerator: of the processes.
+        source: where batches come from.
+        options: options of the training.
+        folder: folder of the run.
+        accelerator: accelerator of the processes.
         progress: receives steps and epochs.
     """
 

@@ -19,7 +19,7 @@ class Predictions:
 
     Attributes:
         top: indices of the most probable classes, best first, (n, k) with k at most 5.
-        probability: of each of them, (n, k).
+        probability: probability of each of them, (n, k).
         loss: cross-entropy, (n,).
         labels: the true classes, (n,).
     """
@@ -79,9 +79,9 @@ def predict_split(
 
     Args:
         network: from what the source gives to logits; its mode is restored.
-        source: of the inputs.
-        split: of the data.
-        accelerator: of the processes.
+        source: where inputs come from.
+        split: split of the data.
+        accelerator: accelerator of the processes.
         batch_size: inputs per batch.
         mirror: average over each image and its mirror image.
         task: advanced by the number of images done.

@@ -46,7 +46,7 @@ def fit_reduction(model: Model, batches: Iterable[Tensor]) -> None:
     """Sets a linear reduction to the principal components of local features.
 
     Args:
-        model: with a reduction "linear".
+        model: model with a reduction "linear".
         batches: local features of the backbone, maps (B, C, H, W) or tokens (B, N, C).
 
     Raises:
@@ -80,7 +80,7 @@ class Ridge:
     Attributes:
         weight: (D, classes).
         bias: (classes,).
-        strength: of the regularisation, chosen on validation.
+        strength: strength of the regularisation, chosen on validation.
         val_correct: which validation features are classified correctly with the chosen strength, before the last fit
             on training and validation together; (m,).
     """
@@ -202,9 +202,9 @@ def fit_probe(
     """Fits a ridge classifier on the features of a pool; the pool itself must be fitted.
 
     Args:
-        pool: of local features.
+        pool: pool of local features.
         batches: local features as the pool takes them, of "train", "val" and any further splits to pool.
-        labels: of "train" and "val", (n,).
+        labels: labels of "train" and "val", (n,).
         classes: their number.
 
     Raises:

@@ -36,8 +36,8 @@ class Run:
     """A trained classifier with everything needed to use it.
 
     Attributes:
-        folder: of the run.
-        config: of the run.
+        folder: folder of the run.
+        config: configuration of the run.
         model: trained, in evaluation mode.
         data: name, fingerprint and image counts of the data it was trained on.
     """

@@ -29,10 +29,10 @@ class TrainResult:
     """A finished run.
 
     Attributes:
-        folder: of the run; `polycov.evaluate`, `polycov.predict` and the commands take it.
+        folder: folder of the run; `polycov.evaluate`, `polycov.predict` and the commands take it.
         test_accuracy: share of the test images that are classified correctly.
         interval: its 95 % interval.
-        val_accuracy: on validation, where everything was chosen; None without validation images.
+        val_accuracy: accuracy on validation, where everything was chosen; None without validation images.
         images: the number of test images.
         metrics: a row per epoch, and one for the test.
     """

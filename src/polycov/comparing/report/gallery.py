@@ -28,7 +28,7 @@ def make_gallery(data: ImageData, predictions: Sequence[int], count: int = 12, p
     """Returns test images with their predictions, and examples of the classes that are confused most.
 
     Args:
-        data: whose test images were predicted.
+        data: dataset whose test images were predicted.
         predictions: a class index per test image.
         count: how many predictions to show; a third of them wrong, if there are that many.
         pairs: how many pairs of classes to show.

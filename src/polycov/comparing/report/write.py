@@ -14,7 +14,7 @@ def write_report(studies: Sequence[Study], folders: Sequence[Path], out: Path) -
 
     Args:
         studies: the comparisons.
-        folders: of the comparisons.
+        folders: folders of the comparisons.
         out: folder for the page; the files of each comparison go into a folder below with its name, or right beside the
             page if that goes into the folder of the comparison.
     """

@@ -128,7 +128,7 @@ def chebyshev_fit(
 
     Args:
         function: a scalar function, smooth on the interval.
-        degree: of the polynomial, ≥ 1.
+        degree: degree of the polynomial, ≥ 1.
         interval: (low, high).
 
     Returns:
