@@ -34,8 +34,8 @@ class Backbone(nn.Module):
             maps. In ResNets the stride is removed, in others the last stage is dilated.
         size: side of the images, for ``stage="auto"`` and for transformers, which are made for one size; by default the
             one of ``preprocessing`` or of the network's configuration.
-        preprocessing: image preprocessing; by default as the network's configuration in timm says, with ImageNet's mean and
-            standard deviation where there is none.
+        preprocessing: image preprocessing; by default that of the network's configuration in timm, with ImageNet's mean
+            and standard deviation where there is none.
 
     Attributes:
         name: name of the network; of a module, its class.
