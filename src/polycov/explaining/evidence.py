@@ -176,10 +176,8 @@ def _second_order(pool: SecondOrderPool, tokens: Tensor, mask: Tensor | None) ->
     size = (root ** (2 * function.degree))[:, None, None]
     factor = size / trace[:, None, None]
     quotient = function.quotient(unit, root, algorithm)
-    if quotient is None:
-        left = factor * rows
-    else:
-        left = ((quotient @ rows) if on_gram else (rows @ quotient)).mul_(factor)
+    left = rows if quotient is None else (quotient @ rows if on_gram else rows @ quotient)
+    left = factor * left
     offset = function.constant(root)
     constant = torch.zeros_like(root) if offset is None else offset * size.flatten()
 
