@@ -15,12 +15,7 @@ def growth_figure(rows: list[Row], path: Path) -> Path:
     Raises:
         MissingDependencyError: if matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise MissingDependencyError("Figures need matplotlib. Install it with: pip install 'polycov[cli]'") from error
-
-    figure = Figure(figsize=(11, 6.4), layout="constrained")
+    figure = _figure(11, 6.4)
     axes = figure.subplots(2, len(SIZES), sharex="col")
     for row, mode in zip(axes, MODES, strict=True):
         for axis, size in zip(row, SIZES, strict=True):
@@ -33,6 +28,14 @@ def growth_figure(rows: list[Row], path: Path) -> Path:
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
     figure.savefig(path)
     return path
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("Figures need matplotlib. Install it with: pip install 'polycov[cli]'") from error
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def _draw(axis: Any, rows: list[Row], size: str) -> None:
@@ -49,4 +52,57 @@ def _draw(axis: Any, rows: list[Row], size: str) -> None:
         axis.set_yscale("log")
         axis.yaxis.set_major_formatter("{x:g}")
     axis.minorticks_off()
+    axis.grid(alpha=0.3)
+
+
+LABELS = {
+    "exact": "exact map",
+    "exact-runner-up": "exact map, against the runner-up",
+    "grad-cam": "Grad-CAM",
+    "grad-cam-reduced": "Grad-CAM, reduced features",
+    "grad-cam-block": "Grad-CAM, one block earlier",
+    "hires-cam": "HiResCAM",
+    "random": "random order",
+    "untrained": "untrained classifier",
+}
+STYLES = {"exact": "-", "exact-runner-up": "-.", "random": ":", "untrained": "--"}
+
+
+def faithfulness_figure(rows: list[Row], path: Path) -> Path:
+    """Draws the probability against the share of the area hidden or shown, with 95 % intervals; a row of axes per pool.
+
+    Args:
+        rows: of `polycov.bench.explain.faithfulness_rows`.
+        path: of the figure.
+
+    Raises:
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    pools = list(dict.fromkeys(row["pool"] for row in rows))
+    figure = _figure(10, 3.9 * len(pools) + 0.6)
+    axes = figure.subplots(len(pools), 2, sharey="row", squeeze=False)
+    for pool, (deletion, insertion) in zip(pools, axes, strict=True):
+        own = [row for row in rows if (row["pool"], row["score"]) == (pool, "probability") and row["share"] is not None]
+        for axis, kind in ((deletion, "deletion"), (insertion, "insertion")):
+            _draw_curves(axis, [row for row in own if row["curve"] == kind])
+            axis.set_title(f"{pool}: {kind}")
+            axis.set_xlabel("share of the area " + ("hidden" if kind == "deletion" else "shown"))
+        deletion.set_ylabel("probability of the predicted class")
+    found = [axis.get_legend_handles_labels() for axis in axes.flat]
+    handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False)
+    figure.savefig(path)
+    return path
+
+
+def _draw_curves(axis: Any, rows: list[Row]) -> None:
+    """Draws one line with a band per map."""
+    for name in dict.fromkeys(row["map"] for row in rows):
+        own = [row for row in rows if row["map"] == name]
+        shares, style, colour = [row["share"] for row in own], STYLES.get(name, "-"), f"C{list(LABELS).index(name)}"
+        axis.plot(shares, [row["mean"] for row in own], style, color=colour, label=LABELS[name])
+        bounds = ([row[end] for row in own] for end in ("low", "high"))
+        axis.fill_between(shares, *bounds, color=colour, alpha=0.15, linewidth=0)
+    axis.set_xlim(0, 1)
+    axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)

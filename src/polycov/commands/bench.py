@@ -7,17 +7,21 @@ from typing import Literal
 import torch
 
 from polycov.bench import tables
-from polycov.bench.figures import growth_figure
+from polycov.bench.explain import FORWARD, METHODS, explain_times, run_faithfulness
+from polycov.bench.figures import faithfulness_figure, growth_figure
 from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, STEP_BACKBONES, Row, Shape
 from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
+from polycov.errors import PolycovError
+from polycov.explaining.faithfulness import FaithfulnessOptions
+from polycov.explaining.hiding import Hide
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware
 from polycov.system.tables import Cell, Table
 
-What = Literal["methods", "dims", "growth", "routes", "step", "ideas"]
+What = Literal["methods", "dims", "growth", "routes", "step", "ideas", "explain", "faithfulness"]
 
 
 @dataclass(frozen=True)
@@ -27,7 +31,8 @@ class Bench:
     what: tuple[What, ...] = ("methods",)
     """methods: times and memory. dims: does time depend on the dimension? growth: one size varied at a time, with
     figures. routes: is the cheapest route chosen? step: whole training steps with real backbones (needs timm). ideas:
-    alternatives that were tried."""
+    alternatives that were tried. explain: explanations beside a forward pass. faithfulness: what hiding the regions of
+    maps does to the score (needs --run)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -52,13 +57,23 @@ class Bench:
     """CPU threads; default: all cores."""
     rounds: int = 15
     """Number of timings of each method."""
+    run: tuple[Path, ...] = ()
+    """With faithfulness: folders of finished runs."""
+    images: int = FaithfulnessOptions.images
+    """With faithfulness: number of test images, chosen by a seed."""
+    maps: tuple[str, ...] = FaithfulnessOptions.maps
+    """With faithfulness: maps to compare; also exact-runner-up and grad-cam-reduced."""
+    share: float = FaithfulnessOptions.step
+    """With faithfulness: share of the area that is hidden per step."""
+    hide: Hide = FaithfulnessOptions.hide
+    """With faithfulness: hidden regions show the image blurred, or its mean colour."""
     out: Path = Path("benchmarks/results")
     """Folder for the CSV files and figures."""
 
 
 def run(arguments: list[str]) -> None:
     """Runs the benchmarks."""
-    options = parse(Bench, "bench", arguments, positional={}, lists=("what", "methods"))
+    options = parse(Bench, "bench", arguments, positional={}, lists=("what", "methods", "run", "maps"))
     if options.threads:
         torch.set_num_threads(options.threads)
     device = str(choose_device(options.device))
@@ -71,8 +86,8 @@ def run(arguments: list[str]) -> None:
         rows = RUNS[what](options, shape, terminal)
         path = _write(options, device, what, rows)
         terminal.write(f"written: {path}")
-        if what == "growth":
-            terminal.write(f"written: {growth_figure(rows, path.with_suffix('.svg'))}")
+        if what in FIGURES:
+            terminal.write(f"written: {FIGURES[what](rows, path.with_suffix('.svg'))}")
 
 
 def _write(options: Bench, device: str, what: str, rows: list[Row]) -> Path:
@@ -176,4 +191,43 @@ def _ideas(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     return rows
 
 
-RUNS = {"methods": _methods, "dims": _dims, "growth": _growth, "routes": _routes, "step": _step, "ideas": _ideas}
+def _explain(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    with terminal.progress.task("explanations", 2 * len(METHODS) * (options.rounds + 1)) as task:
+        rows = list(explain_times(shape, options.rounds, task.advance))
+    cells = []
+    for row in rows:
+        if row["what"] != FORWARD:
+            cells.append((row["method"], row["locations"], row["channels"], row["what"], _spread(row), _ratio(row)))
+    terminal.table(Table(("method", "N", "C", "what", "ms", "× forward"), cells))
+    return rows
+
+
+def _faithfulness(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    if not options.run:
+        raise PolycovError("The benchmark 'faithfulness' needs a finished run: add --run RUN.")
+    chosen = FaithfulnessOptions(options.images, options.maps, options.share, options.hide)
+    rows: list[Row] = []
+    for folder in options.run:
+        result, own = run_faithfulness(folder, chosen, shape.device, terminal.progress)
+        terminal.write(f"{folder}: {len(result.images)} images, {result.accuracy:.1%} classified correctly")
+        terminal.table(result.table())
+        for name in result.maps:
+            inside = result.inside(name)
+            if inside is not None:
+                share, gain = inside
+                terminal.write(f"{name}: evidence inside the boxes {share}, less the share of the area {gain}")
+        rows += own
+    return rows
+
+
+RUNS = {
+    "methods": _methods,
+    "dims": _dims,
+    "growth": _growth,
+    "routes": _routes,
+    "step": _step,
+    "ideas": _ideas,
+    "explain": _explain,
+    "faithfulness": _faithfulness,
+}
+FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure}

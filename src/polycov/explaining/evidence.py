@@ -7,23 +7,28 @@ the adjoint of the vector stage applied to the weights of a score, the score is
 
 a sum over pairs of locations, and, since r(S) X = X r(C), over locations at the cost of a forward pass. Stages after
 the vector that are affine (``project``) are followed exactly. Normalisations (``signed_sqrt``, ``l2``) multiply each
-entry by a factor that depends on the input; the factors of this input are held fixed, which keeps the sum exact.
+entry by a factor that depends on the input; the factors of this input are held fixed, which keeps the sum exact. Only
+they need the vector itself.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
+from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
 from polycov.pooling.functions.lyapunov import LyapunovSqrt
 from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.moments import second_moment
-from polycov.pooling.plan import Algorithm, at_least_float32
+from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
+from polycov.pooling.post.base import Post
+from polycov.pooling.post.project import Project
 from polycov.pooling.tokens import as_tokens
 
 Pullback = Callable[[Tensor], tuple[Tensor, Tensor]]  # weights of the output to weights of the input, and a constant
@@ -58,8 +63,8 @@ def collect_evidence(pool: Pool, features: Tensor, mask: Tensor | None = None) -
         if isinstance(pool, SecondOrderPool):
             return _second_order(pool, tokens, mask)
         if isinstance(pool, FirstOrderPool):
-            shares = pool.pooling.shares(tokens.to(at_least_float32(tokens.dtype)), mask)
-            return FirstOrderEvidence(shares, _through_posts(pool, shares.sum(1)))
+            tokens = tokens.to(at_least_float32(tokens.dtype))
+            return FirstOrderEvidence(pool, tokens, mask)
     raise PolycovError(f"There is no exact explanation of {type(pool).__name__}.")
 
 
@@ -68,17 +73,31 @@ class FirstOrderEvidence:
     """Features that are sums over locations.
 
     Attributes:
-        shares: share of each location in each channel, (B, N, C).
-        pull_back: weights through the stages after the pooling.
+        pool: pool that made the features.
+        tokens: local features, (B, N, C).
+        mask: mask of the tokens.
     """
 
-    shares: Tensor
-    pull_back: Pullback
+    pool: FirstOrderPool
+    tokens: Tensor
+    mask: Tensor | None
+
+    @cached_property
+    def vector(self) -> Tensor:
+        """What is pooled, before any later stage, (B, C)."""
+        with torch.no_grad():
+            return self.pool.pooling(self.tokens, self.mask)
+
+    def pull_back(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights of the feature as weights of the vector, (B, C), and a constant, (B,)."""
+        return _through_posts(self.pool, weights.to(self.tokens.dtype), lambda: self.vector)
 
     def locations(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Contributions of locations, (B, N), and the constant, (B,)."""
-        inner, constant = self.pull_back(weights.to(self.shares.dtype))
-        return (self.shares @ inner.unsqueeze(-1)).squeeze(-1), constant
+        inner, constant = self.pull_back(weights)
+        pooling: FirstOrder = self.pool.pooling
+        with torch.no_grad():
+            return pooling.contributions(self.tokens, inner, self.mask), constant
 
     def pairs(self, weights: Tensor) -> Tensor:
         """Contributions of pairs: a location only goes with itself."""
@@ -86,8 +105,7 @@ class FirstOrderEvidence:
 
     def channel_pairs(self, weights: Tensor) -> Tensor:
         """Contributions of channels, on the diagonal."""
-        inner, _ = self.pull_back(weights.to(self.shares.dtype))
-        return torch.diag_embed(self.shares.sum(1) * inner)
+        return torch.diag_embed(self.vector * self.pull_back(weights)[0])
 
 
 @dataclass(frozen=True)
@@ -95,28 +113,40 @@ class SecondOrderEvidence:
     """Features that are linear in a function of a second-order statistic.
 
     Attributes:
-        pool: that pools.
+        pool: pool that made the features.
         rows: X, (B, N, C).
         left: X r(C), scaled so that leftᵀ rows is the function without its constant, (B, N, C).
-        matrix: q(C), (B, C, C).
         constant: b, (B,).
         gram_quotient: gives r(S), scaled like ``left``, (B, N, N).
-        pull_back: weights through the stages after the vector.
     """
 
     pool: SecondOrderPool
     rows: Tensor
     left: Tensor
-    matrix: Tensor
     constant: Tensor
     gram_quotient: Callable[[], Tensor]
-    pull_back: Pullback
+
+    @cached_property
+    def matrix(self) -> Tensor:
+        """The function of the statistic, q(C), (B, C, C)."""
+        return add_identity(self.left.mT @ self.rows, self.constant)
+
+    @cached_property
+    def vector(self) -> Tensor:
+        """What the vector stage makes of it, before any later stage."""
+        with torch.no_grad():
+            return self.pool.vector(self.matrix)
+
+    def pull_back(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights of the feature as weights of the vector, and a constant, (B,)."""
+        return _through_posts(self.pool, weights.to(self.rows.dtype), lambda: self.vector)
 
     def _adjoint(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """M of the weights, (B, C, C), and the constant of the stages after the vector, (B,)."""
-        inner, constant = self.pull_back(weights.to(self.rows.dtype))
+        inner, constant = self.pull_back(weights)
+        channels = self.rows.shape[-1]
         with torch.enable_grad():  # the vector is linear, so its adjoint is its gradient anywhere
-            matrix = torch.zeros_like(self.matrix).requires_grad_()
+            matrix = self.rows.new_zeros(len(self.rows), channels, channels).requires_grad_()
             (adjoint,) = torch.autograd.grad(self.pool.vector(matrix), matrix, inner)
         return 0.5 * (adjoint + adjoint.mT), constant
 
@@ -138,26 +168,47 @@ class SecondOrderEvidence:
 
 def _second_order(pool: SecondOrderPool, tokens: Tensor, mask: Tensor | None) -> SecondOrderEvidence:
     rows, scale = pool.moment(tokens.to(pool.plan(tokens, mask).dtype), mask)
-    unit, trace, root = split_trace(second_moment(rows))
-    root = root * scale
     function = _with_quotient(pool.function)
+    on_gram = cheapest_route(function, *rows.shape[1:]) == "gram"
+    unit, trace, root = split_trace(second_moment(rows.mT if on_gram else rows))
+    root = root * scale
     algorithm: Algorithm = "eigenvalues" if function.products is None else "products"
     size = (root ** (2 * function.degree))[:, None, None]
     factor = size / trace[:, None, None]
     quotient = function.quotient(unit, root, algorithm)
-    left = factor * (rows if quotient is None else rows @ quotient)
+    left = rows if quotient is None else (quotient @ rows if on_gram else rows @ quotient)
+    left = factor * left
     offset = function.constant(root)
     constant = torch.zeros_like(root) if offset is None else offset * size.flatten()
-    matrix = add_identity(left.mT @ rows, constant)
 
     def gram_quotient() -> Tensor:
-        wide = rows.double()  # S may be singular, and float32 would not tell its zeros
-        gram_quotient = function.quotient(second_moment(wide.mT) / trace.double()[:, None, None], root, algorithm)
-        eye = torch.eye(rows.shape[1], dtype=wide.dtype, device=rows.device)
-        return (factor * (eye if gram_quotient is None else gram_quotient)).to(rows.dtype)
+        return (factor * _gram_quotient(function, rows, trace, root, algorithm)).to(rows.dtype)
 
-    pull_back = _through_posts(pool, pool.vector(matrix))
-    return SecondOrderEvidence(pool, rows, left, matrix, constant, gram_quotient, pull_back)
+    return SecondOrderEvidence(pool, rows, left, constant, gram_quotient)
+
+
+def _gram_quotient(function: MatrixFunction, rows: Tensor, trace: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
+    """r(S) on the smaller side, (B, N, N), in float64: S may be singular, and float32 would not tell its zeros.
+
+    With C = V λ Vᵀ it is r(0) I + X V g(λ) Vᵀ Xᵀ, where g(λ) = (r(λ) − r(0)) / λ.
+    """
+    count, channels = rows.shape[1:]
+    wide, divisor = rows.double(), trace.double()[:, None, None]
+    eye = torch.eye(count, dtype=wide.dtype, device=rows.device)
+    if count <= channels:
+        quotient = function.quotient(second_moment(wide.mT) / divisor, root, algorithm)
+        return eye if quotient is None else quotient
+    values, vectors = torch.linalg.eigh(second_moment(wide) / divisor)
+    values = values.clamp(min=0)
+    points = torch.nn.functional.pad(values, (0, 1))  # the last is 0
+    roots = root.repeat_interleave(channels + 1)
+    quotient = function.quotient(points.reshape(-1, 1, 1), roots, algorithm)  # of 1 × 1 matrices
+    if quotient is None:
+        return eye
+    outputs = quotient.view_as(points)
+    slopes = torch.where(values > 0, (outputs[:, :-1] - outputs[:, -1:]) / values.clamp(min=1e-300), 0.0)
+    rotated = wide @ vectors
+    return outputs[:, -1, None, None] * eye + (rotated * slopes.unsqueeze(1)) @ rotated.mT / divisor
 
 
 def _with_quotient(function: MatrixFunction) -> MatrixFunction:
@@ -165,20 +216,31 @@ def _with_quotient(function: MatrixFunction) -> MatrixFunction:
     return NewtonSchulzSqrt(function.iterations) if isinstance(function, LyapunovSqrt) else function
 
 
-def _through_posts(pool: Pool, vector: Tensor) -> Pullback:
-    """How weights of the feature become weights of the vector, for this vector."""
-    steps: list[Pullback] = []
-    for stage in pool.post:
-        output = stage(vector)
-        steps.append(_affine(stage, vector, output) if stage.degree is None else _elementwise(vector, output))
-        vector = output
+def _through_posts(pool: Pool, weights: Tensor, vector: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
+    """Weights of the feature as weights of the vector, and a constant; ``vector`` is computed only if needed."""
+    stages = cast(list[Post], list(pool.post))
+    if all(isinstance(stage, Project) for stage in stages):
+        steps = [_project(stage) for stage in stages if isinstance(stage, Project)]
+    else:
+        steps, point = [], vector()
+        for stage in stages:
+            with torch.no_grad():
+                output = stage(point)
+            steps.append(_affine(stage, point, output) if stage.degree is None else _elementwise(point, output))
+            point = output
+    constant = weights.new_zeros(len(weights))
+    for step in reversed(steps):
+        weights, offset = step(weights)
+        constant = constant + offset
+    return weights, constant
+
+
+def _project(stage: Project) -> Pullback:
+    """A fitted linear map."""
 
     def pull_back(weights: Tensor) -> tuple[Tensor, Tensor]:
-        constant = weights.new_zeros(len(weights))
-        for step in reversed(steps):
-            weights, offset = step(weights)
-            constant = constant + offset
-        return weights, constant
+        with torch.no_grad():
+            return weights @ stage.weight.to(weights.dtype), weights @ stage.bias.to(weights.dtype)
 
     return pull_back
 

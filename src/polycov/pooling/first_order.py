@@ -56,6 +56,10 @@ class FirstOrder(nn.Module):
         """Returns the share of each location in the result, (B, N, C); the shares add up to `forward`."""
         raise NotImplementedError
 
+    def contributions(self, tokens: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Returns the share of each location in a weighted sum of the result, (B, N), for weights (B, C)."""
+        return (weights.unsqueeze(1) @ self.shares(tokens, mask).mT).squeeze(1)
+
 
 @register("first_order", "average")
 class Average(FirstOrder):
@@ -67,6 +71,11 @@ class Average(FirstOrder):
     def shares(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         """Each location divided by their number."""
         return hide(tokens, mask) / count_tokens(tokens, mask)[:, None, None]
+
+    def contributions(self, tokens: Tensor, weights: Tensor, mask: Tensor | None = None) -> Tensor:
+        """The same without the shares: one pass over the tokens."""
+        scaled = weights / count_tokens(tokens, mask).unsqueeze(-1)
+        return (scaled.unsqueeze(1) @ hide(tokens, mask).mT).squeeze(1)  # maps are stored as (B, C, N)
 
 
 @register("first_order", "max")
