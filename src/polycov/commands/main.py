@@ -15,6 +15,7 @@ COMMANDS = {
     "train": "train a classifier: end to end, on a frozen backbone, or in closed form",
     "evaluate": "evaluate a run: accuracy with its interval, per class, confusions",
     "predict": "classify images",
+    "explain": "show why: which regions of an image speak for its class, and against it",
     "embed": "turn any number of images into compact features on disk",
     "export": "write a trained model as ONNX, torch.export or a Hugging Face folder",
     "list": "list the pooling methods, or the backbones",

@@ -21,6 +21,7 @@ def parse(
     *,
     positional: dict[str, str],
     lists: Sequence[str] = (),
+    flags: dict[str, str] | None = None,
     default: T | None = None,
 ) -> T:
     """Reads the options of a command.
@@ -31,9 +32,10 @@ def parse(
         arguments: arguments of the command line, without the name.
         positional: names of positional options, with what the help shows for them.
         lists: options that take several values, separated by spaces or commas.
+        flags: options whose flag has another name, such as a reserved word of Python.
         default: values to start from.
     """
-    command_line = _for_command_line(kind, positional)
+    command_line = _for_command_line(kind, positional, flags or {})
     initial = command_line(**vars_of(default)) if default is not None else None
     parsed = tyro.cli(
         command_line,
@@ -66,7 +68,7 @@ def vars_of(options: Any) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
 
 
-def _for_command_line(kind: Any, positional: dict[str, str]) -> Any:
+def _for_command_line(kind: Any, positional: dict[str, str], flags: dict[str, str]) -> Any:
     """The dataclass with what tyro needs to know about its fields: library code does not import tyro."""
     help_texts = field_docs(kind)
     fields = []
@@ -76,6 +78,8 @@ def _for_command_line(kind: Any, positional: dict[str, str]) -> Any:
             settings: dict[str, Any] = {"help": help_texts.get(option.name)}
             if option.name in positional:
                 settings["metavar"] = positional[option.name]
+            if option.name in flags:
+                settings["name"] = flags[option.name]
             if option.name == "out":
                 settings["aliases"] = ["-o"]
             annotated = Annotated[annotated, tyro.conf.arg(**settings)]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from polycov.comparing.comparison import Comparison, load_comparison
+from polycov.comparing.explanations import explain_gallery
 from polycov.comparing.grid import Setting, grid, projection_dim
 from polycov.comparing.live import live_table
 from polycov.comparing.measure import ReducedFeatures, measure_probe, measure_trained
@@ -189,11 +190,14 @@ class ComparisonJob:
             )
 
     def with_gallery(self, comparison: Comparison) -> Comparison:
-        """Keeps images for the page, with the predictions of the recommended feature."""
+        """Keeps images for the page, with the predictions of the recommended feature, and explains mistakes."""
         chosen = comparison.recommendation.chosen if comparison.recommendation else None
         for record in comparison.records:
             if chosen is not None and record.key == (*chosen.key, 0) and record.measurement.predictions is not None:
                 gallery = make_gallery(self.prepared.data.split(0), record.measurement.predictions)
-                self.folder.write_gallery({"of": chosen.label, **gallery})
-                return replace(comparison, study=replace(comparison.study, gallery=self.folder.gallery()))
+                gallery = {"of": chosen.label, **gallery}
+                if self.options.explain:
+                    gallery = explain_gallery(self.prepared, record, self.channels, gallery, self.progress)
+                self.folder.write_gallery(gallery)
+                return replace(comparison, study=replace(comparison.study, gallery=gallery))
         return comparison

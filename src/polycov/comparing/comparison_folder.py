@@ -28,7 +28,7 @@ class ComparisonFolder:
 
     ``config.json`` says what is compared, ``records.jsonl`` has a line per setting that is done, ``splits/SEED.json``
     the validation images of each seed, ``features.json`` facts about the local features, ``gallery.json`` images for
-    the page, ``runs`` the training runs. Each setting is measured by a process that holds its lock, and its record is
+    the page, ``explanations.html`` explanations of the mistakes among them, ``runs`` the training runs. Each setting is measured by a process that holds its lock, and its record is
     appended when it is complete: a kill costs the settings in flight, and several processes can share a grid.
 
     Args:
@@ -140,6 +140,11 @@ class ComparisonFolder:
     def write_gallery(self, gallery: dict[str, Any]) -> None:
         """Keeps images for the page."""
         write_json(self._gallery, gallery)
+
+    @property
+    def explanations(self) -> Path:
+        """The page that explains mistakes in the gallery; it need not exist."""
+        return self.path / "explanations.html"
 
     def gallery(self) -> dict[str, Any] | None:
         """Returns images for the page, if there are any."""

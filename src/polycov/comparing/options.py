@@ -46,6 +46,8 @@ class CompareOptions(Structured):
     """With --head train or finetune: a TOML file with options."""
     epochs: int | None = None
     """With --head train or finetune: default 20, or what the recipe says."""
+    explain: bool = True
+    """Explain some mistakes of the recommended feature, on a page beside the report."""
     jobs: int = 1
     """Processes that share the settings."""
     out: Path | None = None

@@ -56,7 +56,7 @@ def explain(
         why.regions  # (height, width), adds up to why.score - why.constant
     """
     loaded = model if isinstance(model, Model) else Model.from_pretrained(model)
-    names, prepared = _prepare(loaded, images)
+    names, prepared = prepare_images(loaded, images)
     targets = _per_image(classes, len(names), "classes")
     others = _per_image(against, len(names), "against")
     result: list[Explanation] = []
@@ -70,8 +70,10 @@ def explain(
     return result
 
 
-def _prepare(model: Model, images: ImageLike | Tensor | Iterable[ImageLike]) -> tuple[list[str], Sequence[Tensor]]:
-    """Names and prepared images."""
+def prepare_images(
+    model: Model, images: ImageLike | Tensor | Iterable[ImageLike]
+) -> tuple[list[str], Sequence[Tensor]]:
+    """Returns names and prepared images; arguments and errors as in `explain`."""
     if isinstance(images, Tensor):
         if images.ndim != 4 or images.shape[1] != 3:
             raise PolycovError(f"Expected prepared images of shape (B, 3, H, W), got {tuple(images.shape)}.")
@@ -126,8 +128,8 @@ def _explain_batch(
     weights, bias = _weights(model, targets, others)
     evidence = collect_evidence(model.pool, local)
     regions, constant = evidence.locations(weights)
-    height, width = local.shape[2:] if local.ndim == 4 else _grid(local.shape[1])
-    probabilities, shown = logits.softmax(1), _unprepared(model, images)
+    height, width = map_size(local)
+    probabilities, shown = logits.softmax(1), unprepared(model, images)
     telling = evidence.channel_pairs(weights)
     return [
         Explanation(
@@ -158,13 +160,16 @@ def _weights(model: Model, targets: Sequence[int], others: Sequence[int | None])
     return rows, offsets
 
 
-def _grid(locations: int) -> tuple[int, int]:
-    side = math.isqrt(locations)
-    return (side, side) if side * side == locations else (1, locations)
+def map_size(local: Tensor) -> tuple[int, int]:
+    """Returns height and width of local features, maps (B, C, H, W) or tokens (B, N, C) of a square."""
+    if local.ndim == 4:
+        return local.shape[2], local.shape[3]
+    side = math.isqrt(local.shape[1])
+    return (side, side) if side * side == local.shape[1] else (1, local.shape[1])
 
 
-def _unprepared(model: Model, images: Tensor) -> Tensor:
-    """Images as the network sees them, with values from 0 to 1."""
+def unprepared(model: Model, images: Tensor) -> Tensor:
+    """Returns prepared images, (…, 3, H, W), as the network sees them, with values from 0 to 1."""
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (model.preprocessing.mean, model.preprocessing.std))
     return (images.cpu().float() * std + mean).clamp(0, 1)
 

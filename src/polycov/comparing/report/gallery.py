@@ -27,6 +27,8 @@ def thumbnail(image: Image.Image) -> str:
 def make_gallery(data: ImageData, predictions: Sequence[int], count: int = 12, pairs: int = 6) -> dict[str, Any]:
     """Returns test images with their predictions, and examples of the classes that are confused most.
 
+    An entry has the ``index`` of its test image; `polycov.comparing.explanations` adds an ``explanation`` to mistakes.
+
     Args:
         data: dataset whose test images were predicted.
         predictions: a class index per test image.
@@ -42,6 +44,7 @@ def make_gallery(data: ImageData, predictions: Sequence[int], count: int = 12, p
 
     def entry(i: int) -> Entry:
         return {
+            "index": i,
             "image": thumbnail(samples.image(i)),
             "name": samples.name(i),
             "class": data.classes[labels[i]],

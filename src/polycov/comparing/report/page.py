@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.resources import files
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,13 @@ HEADS = {
 }
 
 
-def write_page(path: Path, studies: Sequence[Study]) -> None:
+def write_page(path: Path, studies: Sequence[Study], explanations: Sequence[str | None] = ()) -> None:
     """Writes the page of one or several comparisons.
+
+    Args:
+        path: of the page.
+        studies: the comparisons.
+        explanations: for each of them, the relative address of a page that explains its mistakes, or None.
 
     Raises:
         MissingDependencyError: if Jinja2 is not installed.
@@ -58,7 +64,7 @@ def write_page(path: Path, studies: Sequence[Study]) -> None:
         script=Markup(here.joinpath("page.js").read_text("utf-8")),
         json=Markup(numbers.replace("<", "\\u003c")),  # so that no name can end the script
         axes=AXES,
-        studies=[_study(study) for study in studies],
+        studies=[_study(*both) for both in zip_longest(studies, explanations)],
     )
     write_text(path, text)
 
@@ -83,7 +89,7 @@ def _numbers(study: Study) -> list[dict[str, Any]]:
     return rows
 
 
-def _study(study: Study) -> dict[str, Any]:
+def _study(study: Study, explanations: str | None) -> dict[str, Any]:
     recommendation = study.recommendation
     return {
         "name": study.name,
@@ -96,6 +102,7 @@ def _study(study: Study) -> dict[str, Any]:
         "table": {"columns": COLUMNS, "rows": [_row(study, point) for point in study.points]},
         "gallery": study.gallery,
         "gallery_of": (study.gallery or {}).get("of", "the recommended feature"),
+        "explanations": explanations,
         "facts": study.facts,
     }
 

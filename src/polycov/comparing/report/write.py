@@ -1,12 +1,16 @@
 """Writing the report of one or several comparisons: page, figures, tables."""
 
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from urllib.parse import quote
 
+from polycov.comparing.comparison_folder import ComparisonFolder
 from polycov.comparing.report.figures import write_figures
 from polycov.comparing.report.page import write_page
 from polycov.comparing.report.tables import full_table, write_latex
 from polycov.comparing.study import Study
+from polycov.system.files import write_file
 
 
 def write_report(studies: Sequence[Study], folders: Sequence[Path], out: Path) -> Path:
@@ -20,12 +24,24 @@ def write_report(studies: Sequence[Study], folders: Sequence[Path], out: Path) -
     """
     places = [out if folder.resolve() == out.resolve() else out / folder.resolve().name for folder in folders]
     places = [p if places.count(p) == 1 else p.with_name(f"{p.name}-{i + 1}") for i, p in enumerate(places)]
-    for study, place in zip(studies, places, strict=True):
-        for folder in ("figures", "tables"):
-            (place / folder).mkdir(parents=True, exist_ok=True)
+    links: list[str | None] = []
+    for study, folder, place in zip(studies, folders, places, strict=True):
+        for name in ("figures", "tables"):
+            (place / name).mkdir(parents=True, exist_ok=True)
         write_figures(place / "figures", study.points)
         full_table(study).to_csv(place / "tables" / "comparison.csv")
         write_latex(place / "tables" / "comparison.tex", study)
+        links.append(_explanations(ComparisonFolder(folder).explanations, place, out))
     page = out / "report.html"
-    write_page(page, studies)
+    write_page(page, studies, links)
     return page
+
+
+def _explanations(source: Path, place: Path, out: Path) -> str | None:
+    """The link from the page to the explanations of a comparison, which are copied if need be; None without any."""
+    if not source.is_file():
+        return None
+    copy = place / source.name
+    if copy.resolve() != source.resolve():
+        write_file(copy, lambda temporary: shutil.copyfile(source, temporary))
+    return quote(copy.relative_to(out).as_posix())

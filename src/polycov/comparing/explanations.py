@@ -1,0 +1,111 @@
+"""Explanations of the mistakes in the gallery, on a page beside the report."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from polycov.comparing.grid import Setting
+from polycov.comparing.prepare import Prepared
+from polycov.comparing.records import Record
+from polycov.comparing.report.gallery import Entry
+from polycov.errors import PolycovError
+from polycov.explaining.explained import explain_images
+from polycov.explaining.neighbours import TrainingImages
+from polycov.explaining.page import write_explanation_page
+from polycov.models.model import Model
+from polycov.pooling.methods import is_first_order
+from polycov.progress import SILENT, Progress
+from polycov.system.devices import choose_device
+from polycov.training.run_folder import RunFolder
+from polycov.training.train import train
+
+NEIGHBOURS = 4
+Gallery = dict[str, Any]
+
+
+def explain_gallery(
+    prepared: Prepared, record: Record, channels: int, gallery: Gallery, progress: Progress = SILENT
+) -> Gallery:
+    """Explains the mistakes in a gallery: writes a page, and returns the gallery with an anchor for each mistake.
+
+    A probe keeps no classifier, so that of the setting is fitted again, as a run in the folder of the comparison.
+
+    Args:
+        prepared: the comparison.
+        record: of the predictions in the gallery.
+        channels: before second-order pools, with a probe.
+        gallery: from `make_gallery`.
+        progress: receives messages and progress.
+    """
+    before = prepared.folder.gallery()
+    if before is not None and prepared.folder.explanations.is_file() and _without_anchors(before) == gallery:
+        return before
+    mistakes = {entry["index"]: entry for entry in _entries(gallery) if entry["class"] != entry["prediction"]}
+    if not mistakes:
+        return gallery
+    try:
+        model = Model.from_pretrained(_run(prepared, record, channels))
+        _write_page(prepared, model, list(mistakes.values()), progress)
+    except PolycovError as error:  # the comparison is complete without
+        progress.message(f"no explanations: {error}")
+        return gallery
+    for entry in _entries(gallery):
+        if entry["index"] in mistakes:
+            entry["explanation"] = _anchor(entry)
+    return gallery
+
+
+def _entries(gallery: Gallery) -> list[Entry]:
+    return [*gallery["predictions"], *(side for pair in gallery["pairs"] for side in (pair["one"], pair["other"]))]
+
+
+def _without_anchors(gallery: Gallery) -> Gallery:
+    def plain(entry: Entry) -> Entry:
+        return {key: value for key, value in entry.items() if key != "explanation"}
+
+    pairs = [{**pair, "one": plain(pair["one"]), "other": plain(pair["other"])} for pair in gallery["pairs"]]
+    return {**gallery, "predictions": [plain(entry) for entry in gallery["predictions"]], "pairs": pairs}
+
+
+def _anchor(entry: Entry) -> str:
+    return f"test-{entry['index']}"
+
+
+def _run(prepared: Prepared, record: Record, channels: int) -> Path:
+    """The run of a record; a probe is fitted."""
+    if record.measurement.run is not None:
+        return Path(record.measurement.run)
+    setting = Setting(*record.key)
+    method, dim = setting.pool
+    width = 0 if is_first_order(method, dim=dim) else setting.channels(channels)
+    config = prepared.config.replace(val_seed=setting.seed, pool=method, dim=dim, channels=width, seed=setting.seed)
+    run = RunFolder(prepared.folder.run_folder(setting))
+    return train(config, run.path, resume=run.has_config, cache=prepared.cache).folder
+
+
+def _write_page(prepared: Prepared, model: Model, mistakes: list[Entry], progress: Progress) -> None:
+    data, options = prepared.data.split(0), prepared.options
+    model.to(choose_device(options.runtime.device))
+    training = TrainingImages.prepare(
+        model,
+        data,
+        prepared.cache,
+        frozen=options.head != "finetune",
+        workers=options.runtime.workers,
+        progress=progress,
+    )
+    explained = explain_images(
+        model,
+        [data["test"].image(entry["index"]) for entry in mistakes],
+        classes=[entry["prediction"] for entry in mistakes],
+        against=[entry["class"] for entry in mistakes],
+        names=[entry["name"] for entry in mistakes],
+        training=training,
+        neighbours=NEIGHBOURS,
+        progress=progress,
+    )
+    items = [
+        replace(item, truth=entry["class"], anchor=_anchor(entry))
+        for item, entry in zip(explained, mistakes, strict=True)
+    ]
+    write_explanation_page(prepared.folder.explanations, items)

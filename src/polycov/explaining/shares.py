@@ -1,0 +1,57 @@
+"""The share of each region in a pooled feature: vectors that add up to the feature.
+
+A second-order feature is linear in b I + Σ_n l_n x_nᵀ, with the rows l of X r(C), so the location n contributes the
+vector of l_n x_nᵀ. The inner product of two features is then a sum over pairs of regions, one of each image:
+⟨Σ_n f_n, Σ_m g_m⟩ = Σ_nm ⟨f_n, g_m⟩.
+"""
+
+import torch
+from torch import Tensor
+
+from polycov.explaining.evidence import FirstOrderEvidence, SecondOrderEvidence, collect_evidence
+from polycov.explaining.regions import RegionGrid
+from polycov.pooling.pool import Pool
+
+AT_ONCE = 32  # regions whose matrices are in memory
+
+
+@torch.no_grad()
+def region_shares(pool: Pool, local: Tensor, grid: RegionGrid) -> Tensor:
+    """Returns the share of each region in the feature of one image, (regions, D); they add up to the feature.
+
+    What belongs to no region, such as the bias of a projection, is spread evenly. Normalisations are followed with the
+    factors of this image, as in `collect_evidence`.
+
+    Args:
+        pool: that pools the features.
+        local: features of one image, a map (1, C, H, W) or tokens (1, N, C).
+        grid: of the regions.
+
+    Raises:
+        PolycovError: if the pool has no exact decomposition.
+    """
+    evidence = collect_evidence(pool, local)
+    if isinstance(evidence, SecondOrderEvidence):
+        shares, vector = _second_order(evidence, grid), evidence.pool.vector(evidence.matrix)
+    elif isinstance(evidence, FirstOrderEvidence):
+        shares, vector = grid.sum(evidence.shares[0], 0), evidence.shares.sum(1)
+    else:
+        raise TypeError(type(evidence).__name__)
+    for stage in pool.post:
+        output = stage(vector)
+        if stage.degree is None:  # affine, or its tangent at this vector
+            shares = torch.func.jvp(stage, (vector.repeat(len(shares), 1),), (shares,))[1]
+        else:
+            shares = shares * torch.where(vector == 0, 0.0, output / torch.where(vector == 0, 1.0, vector))
+        vector = output
+    return shares + (vector - shares.sum(0)) / len(shares)
+
+
+def _second_order(evidence: SecondOrderEvidence, grid: RegionGrid) -> Tensor:
+    left, rows = evidence.left[0], evidence.rows[0]
+    member = grid.index().to(rows.device) == torch.arange(grid.count, device=rows.device)[:, None]
+    shares = []
+    for some in member.to(rows.dtype).split(AT_ONCE):
+        matrices = (some[:, :, None] * left).mT @ rows
+        shares.append(evidence.pool.vector(0.5 * (matrices + matrices.mT)))
+    return torch.cat(shares)

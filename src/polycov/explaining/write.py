@@ -1,0 +1,78 @@
+"""Explaining image files in one call: a page, or figures for a paper."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from polycov.errors import PolycovError
+from polycov.explaining.explain import RUNNER_UP
+from polycov.explaining.explained import explain_images
+from polycov.explaining.figure import write_explanation_figure
+from polycov.explaining.neighbours import TrainingImages
+from polycov.explaining.page import write_explanation_page
+from polycov.inference.predict import image_files
+from polycov.models.model import Model
+from polycov.progress import SILENT, Progress
+from polycov.system.devices import choose_device
+from polycov.training.run_folder import RunFolder
+
+FIGURES = (".png", ".svg", ".pdf")
+
+
+def write_explanations(
+    model: str | Path,
+    images: str | Path | Iterable[str | Path],
+    out: str | Path = "explanations.html",
+    *,
+    target: str | None = None,
+    against: str | None = RUNNER_UP,
+    neighbours: int = 4,
+    device: str = "auto",
+    progress: Progress = SILENT,
+) -> list[Path]:
+    """Explains images in a page, or in figures; returns the files written.
+
+    Args:
+        model: folder of a finished run or of a saved model, or a name on the hub.
+        images: image files and folders of images.
+        out: an ``.html`` file for one page; a ``.png``, ``.svg`` or ``.pdf`` file for figures, which are numbered if
+            there are several images.
+        target: the class to explain; default: the predicted class.
+        against: the class to compare it with, or "runner-up"; None for none.
+        neighbours: similar training images per image, on a page of a run whose images are still there; 0 for none.
+        device: to compute on.
+        progress: receives messages and progress.
+
+    Raises:
+        PolycovError: if there is no such model, image or class, or ``out`` has another ending.
+
+    Example::
+
+        write_explanations("runs/birds-1", ["warbler.jpg", "sparrow.jpg"], "page.html")
+    """
+    out = Path(out)
+    if out.suffix.lower() not in (".html", *FIGURES) or out.is_dir():
+        raise PolycovError(f"Expected out to be a file that ends in .html, .png, .svg or .pdf, got {str(out)!r}.")
+    if neighbours < 0:
+        raise PolycovError(f"Expected neighbours to be at least 0, got {neighbours}.")
+    files = image_files([images] if isinstance(images, str | Path) else images)
+    page = out.suffix.lower() == ".html"
+    loaded = Model.from_pretrained(model).to(choose_device(device))
+    training = _training_images(model, loaded, progress) if page and neighbours else None
+    explained = explain_images(
+        loaded, files, classes=target, against=against, training=training, neighbours=neighbours, progress=progress
+    )
+    if page:
+        return [write_explanation_page(out, explained)]
+    paths = [out] if len(files) == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, len(files) + 1)]
+    return [write_explanation_figure(path, item) for path, item in zip(paths, explained, strict=True)]
+
+
+def _training_images(model: str | Path, loaded: Model, progress: Progress) -> TrainingImages | None:
+    """The training images of a run; None, with a message, for other models and if the images are gone."""
+    try:
+        run = RunFolder(model)
+        config = run.read_config()
+        return TrainingImages.open(loaded, config, progress=progress)
+    except (PolycovError, OSError) as error:
+        progress.message(f"no similar training images: {error}")
+        return None
