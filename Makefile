@@ -63,5 +63,5 @@ $(VENV)/.train: $(VENV)/.package
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.train
-	@$(PIP) --group test --group lint
+	@$(PIP) -e '.[app]' --group test --group lint
 	@touch $@

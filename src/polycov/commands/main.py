@@ -16,8 +16,9 @@ COMMANDS = {
     "evaluate": "evaluate a run: accuracy with its interval, per class, confusions",
     "predict": "classify images",
     "explain": "show why: which regions of an image speak for its class, and against it",
+    "app": "open a page: drop an image, see its classes and the evidence for them",
     "embed": "turn any number of images into compact features on disk",
-    "export": "write a trained model as ONNX, torch.export or a Hugging Face folder",
+    "export": "write a trained model as ONNX, torch.export or a Hugging Face folder or Space",
     "list": "list the pooling methods, or the backbones",
     "bench": "measure time and memory of the methods",
 }
