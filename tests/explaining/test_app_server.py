@@ -150,9 +150,6 @@ def results(browser: Any) -> str:
 
 
 def upload(browser: Any, file: Path) -> None:
-    clear = browser.find_elements("css selector", "#image button[aria-label='Clear']")
-    for button in clear:
-        button.click()
     find = lambda: browser.find_elements("css selector", "#image input[type=file]")  # noqa: E731
     until(find, "place to upload")[0].send_keys(str(file))
 
