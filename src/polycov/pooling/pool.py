@@ -16,6 +16,7 @@ from polycov.pooling.plan import HALF, Plan, Route, at_least_float32, cheapest_r
 from polycov.pooling.post.base import Post
 from polycov.pooling.spec import Spec, parse_spec
 from polycov.pooling.tokens import as_tokens
+from polycov.pooling.transforms import is_readable, needs_gradient
 from polycov.pooling.vectors.base import Vector
 
 
@@ -31,7 +32,7 @@ class Pool(nn.Module):
         spec: the canonical spec; a pool with the same spec and seed is the same pool.
         seed: determines everything random in it.
         check_finite: whether to raise `NonFiniteError` if the result has NaN or Inf. The check reads the result; it is
-            skipped inside `torch.compile`.
+            skipped inside `torch.compile` and `torch.func.vmap`.
         first_order: whether this is first-order pooling.
     """
 
@@ -97,7 +98,7 @@ class Pool(nn.Module):
         result = self._pool(x, mask, len(self.post))
         if not (torch.is_autocast_enabled(x.device.type) and x.dtype in HALF):
             result = result.to(x.dtype)
-        if self.check_finite and not torch.compiler.is_compiling():
+        if self.check_finite and is_readable(result):
             check_finite(result, "The pooled features", result.dtype)
         return result
 
@@ -201,14 +202,13 @@ class SecondOrderPool(Pool):
 
     def plan(self, tokens: Tensor, mask: Tensor | None = None) -> Plan:
         """Returns how to compute the feature of tokens (B, N, C)."""
-        differentiable = tokens.requires_grad or any(p.requires_grad for p in self.moment.parameters())
         return make_plan(
             self.function,
             tokens.shape[1],
             self.moment.out_channels,
             dtype=tokens.dtype,
             device=tokens.device.type,
-            gradient=torch.is_grad_enabled() and differentiable,
+            gradient=any(map(needs_gradient, (tokens, *self.moment.parameters()))),
             masked=mask is not None,
             steep=any(stage.steep for stage in self._stages),
             route=self.route,
@@ -219,7 +219,7 @@ class SecondOrderPool(Pool):
         rows, scale = self.moment(tokens.to(plan.dtype), mask)
         unit, trace, root = split_trace(second_moment(rows if plan.route == "covariance" else rows.mT))
         root = root * scale
-        if plan.algorithm == "eigenvalues" and self.check_finite and not torch.compiler.is_compiling():
+        if plan.algorithm == "eigenvalues" and self.check_finite and is_readable(root):
             check_finite(root.unsqueeze(-1), "The features", root.dtype)  # before an eigendecomposition fails on them
         if plan.route == "covariance":
             vector = self.vector(self.function(unit, root, plan.algorithm))
