@@ -15,7 +15,7 @@ from polycov.pooling.moments import Moment, second_moment
 from polycov.pooling.plan import HALF, Plan, Route, at_least_float32, cheapest_route, check_route, make_plan
 from polycov.pooling.post.base import Post
 from polycov.pooling.spec import Spec, parse_spec
-from polycov.pooling.tokens import as_tokens
+from polycov.pooling.tokens import MASKS, as_tokens
 from polycov.pooling.transforms import is_readable, needs_gradient
 from polycov.pooling.vectors.base import Vector
 
@@ -86,7 +86,7 @@ class Pool(nn.Module):
 
         Args:
             x: maps (B, C, H, W) or tokens (B, N, C), floating point.
-            mask: optional, boolean, (B, N), or (B, H, W) for maps: True where a token exists.
+            mask: optional, boolean or integers 0 and 1, (B, N), or (B, H, W) for maps: True or 1 where a token exists.
 
         Returns:
             (B, D).
@@ -104,12 +104,7 @@ class Pool(nn.Module):
 
     def _pool(self, x: Tensor, mask: Tensor | None, stages: int) -> Tensor:
         """The feature after this many of the stages that follow the vector, in float32 or float64."""
-        tokens, mask = as_tokens(x, mask)
-        if tokens.shape[-1] != self.channels:
-            raise PolycovError(
-                f"Expected {self.channels} channels, got {tokens.shape[-1]} in features of shape {tuple(x.shape)}; "
-                "maps are (B, C, H, W), tokens (B, N, C)."
-            )
+        tokens, mask = as_tokens(x, mask, self.channels)
         # Switched off only if it is on, to keep exported graphs simple.
         autocast = torch.is_autocast_enabled(tokens.device.type)
         with torch.autocast(tokens.device.type, enabled=False) if autocast else nullcontext():
@@ -128,7 +123,7 @@ class Pool(nn.Module):
 
         Args:
             batches: features as `forward` takes them, or tuples that begin with them, as from a DataLoader. If the
-                second item of a tuple is boolean with two or more dimensions, it is the mask.
+                second item of a tuple is boolean or integer with two or more dimensions, it is the mask.
 
         Returns:
             The pool.
@@ -283,5 +278,5 @@ def _features_and_mask(batch: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor
     if not isinstance(batch, tuple | list) or not batch:
         raise PolycovError(f"Expected batches to be tensors or tuples of tensors, got {type(batch).__name__}.")
     second = batch[1] if len(batch) > 1 else None
-    masked = isinstance(second, Tensor) and second.dtype == torch.bool and second.ndim > 1
+    masked = isinstance(second, Tensor) and second.dtype in MASKS and second.ndim > 1
     return batch[0], second if masked else None
