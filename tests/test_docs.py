@@ -27,7 +27,7 @@ PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md") if "```python"
 
 
 def test_every_integration_has_a_page() -> None:
-    assert {"compile.md", "export.md", "hub.md", "precision.md", "sklearn.md", "timm.md"} <= set(PAGES)
+    assert {"compile.md", "export.md", "func.md", "hub.md", "precision.md", "sklearn.md", "timm.md"} <= set(PAGES)
 
 
 @pytest.mark.slow

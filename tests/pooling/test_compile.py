@@ -78,7 +78,9 @@ def test_a_pool_compiles_for_maps_of_any_size(spec: str) -> None:
 def test_a_pool_compiles_with_a_mask(spec: str) -> None:
     pool = make(spec)
     compiled = torch.compile(pool, fullgraph=True, backend="aot_eager")
-    check(pool, compiled, features(2, 12), torch.arange(12).expand(2, 12) < torch.tensor([[7], [12]]))
+    mask = torch.arange(12).expand(2, 12) < torch.tensor([[7], [12]])
+    check(pool, compiled, features(2, 12), mask)
+    check(pool, compiled, features(2, 12), mask.long())
 
 
 @pytest.mark.slow

@@ -114,6 +114,18 @@ def test_a_mask_is_exact_whatever_the_padding_contains(spec: str) -> None:
 
 
 @each_spec
+def test_an_integer_mask_means_what_a_boolean_one_means(spec: str) -> None:
+    pool, x = make(spec), features(2, 12)
+    mask = torch.arange(12) < torch.tensor([[7], [12]])
+    expected = pool(x, mask)
+    assert not torch.equal(expected, pool(x))
+    for dtype in (torch.int64, torch.int32, torch.uint8):
+        assert torch.equal(pool(x, mask.to(dtype)), expected)
+    maps = x.mT.reshape(2, CHANNELS, 3, 4)
+    assert torch.equal(pool(maps, mask.long().reshape(2, 3, 4)), expected)
+
+
+@each_spec
 def test_a_state_dict_restores_the_pool_bit_for_bit(spec: str) -> None:
     pool, x = make(spec, dtype=torch.float32, seed=5), features(2, 12, dtype=torch.float32)
     buffer = io.BytesIO()
@@ -171,11 +183,20 @@ def test_wrong_input_is_rejected_with_a_clear_message(spec: str) -> None:
     mask = torch.ones(2, 5, dtype=torch.bool)
     wrong = [
         (torch.zeros(8, CHANNELS), None, r"shape \(B, C, H, W\) or \(B, N, C\), got \(8, 4\)"),
-        (torch.zeros(2, 3, 5), None, r"Expected 4 channels, got 5 in features of shape \(2, 3, 5\)"),
+        (torch.zeros(2, 3, 5), None, r"Expected 4 channels, got 5 in features of shape \(2, 3, 5\).*\(B, N, C\)\.$"),
+        (torch.zeros(2, 5, 6, CHANNELS), None, r"Expected 4 channels, got 5 .* use x\.permute\(0, 3, 1, 2\)\.$"),
+        (torch.zeros(2, CHANNELS, 9), None, r"Expected 4 channels, got 9 .* use x\.mT\.$"),
+        (torch.zeros(CHANNELS, 5, 6), None, r"Expected 4 channels, got 6 .* use x\.unsqueeze\(0\)\.$"),
         (torch.zeros(2, 5, CHANNELS, dtype=torch.int64), None, r"floating-point features, got torch.int64"),
         (torch.zeros(2, 0, CHANNELS), None, r"at least one location"),
         (torch.zeros(2, 5, CHANNELS), mask[:, :3], r"boolean mask of shape \(2, 5\)"),
         (torch.zeros(2, 5, CHANNELS), mask.float(), r"boolean mask .* got torch.float32"),
+        (torch.zeros(2, 5, CHANNELS), mask.long() * 2, r"boolean mask .* integers 1 and 0 .* got integers from 2 to 2"),
+        (
+            torch.zeros(2, 5, CHANNELS),
+            mask[:, :3].long(),
+            r"mask of shape \(2, 5\).* got torch.int64 of shape \(2, 3\)",
+        ),
         (torch.zeros(2, 5, CHANNELS), ~mask, r"hides every token of samples \[0, 1\]"),
     ]
     for x, m, message in wrong:

@@ -1,8 +1,11 @@
+import re
+
 import numpy as np
 import pytest
 import torch
 
 import polycov
+from polycov import functional as F
 from polycov.pooling.tokens import as_tokens, count_tokens, hide, maps_to_tokens
 
 
@@ -26,6 +29,67 @@ def test_a_mask_of_a_map_is_the_mask_of_its_locations() -> None:
         flat = as_tokens(x, given)[1]
         assert flat is not None
         assert torch.equal(flat, mask.flatten(1))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8])
+def test_an_integer_mask_becomes_boolean(dtype: torch.dtype) -> None:
+    x = torch.rand(2, 3, 4)
+    mask = torch.tensor([[True, False, True], [True, True, True]])
+    given = as_tokens(x, mask.to(dtype))[1]
+    assert given is not None
+    assert given.dtype == torch.bool
+    assert torch.equal(given, mask)
+
+
+@pytest.mark.parametrize("values", [[[0, 2]], [[-1, 1]], [[0, 255]]])
+def test_integers_other_than_0_and_1_are_no_mask(values: list[list[int]]) -> None:
+    low, high = values[0]
+    with pytest.raises(
+        polycov.PolycovError, match=f"or integers 1 and 0 in its place, got integers from {low} to {high}"
+    ):
+        as_tokens(torch.rand(1, 2, 3), torch.tensor(values))
+
+
+def test_the_functions_of_moments_take_integer_masks_too() -> None:
+    x, mask = torch.rand(2, 3, 4), torch.tensor([[True, False, True], [True, True, False]])
+    for function in (F.bilinear, F.covariance, F.gaussian, F.average, F.maximum):
+        assert torch.equal(function(x, mask.long()), function(x, mask))
+    assert torch.equal(F.gem(x, 3.0, mask.long()), F.gem(x, 3.0, mask))
+
+
+@pytest.mark.parametrize(
+    ("shape", "calls"),
+    [
+        ((2, 5, 6, 7), ["x.permute(0, 3, 1, 2)"]),
+        ((2, 7, 30), ["x.mT"]),
+        ((7, 5, 6), ["x.unsqueeze(0)"]),
+        ((7, 7, 6), ["x.mT", "x.unsqueeze(0)"]),
+        ((30, 7), ["x.unsqueeze(0)"]),
+        ((7, 30), ["x.mT.unsqueeze(0)"]),
+        ((7, 7), ["x.unsqueeze(0)", "x.mT.unsqueeze(0)"]),
+        ((2, 7, 3, 5, 6), ["x.flatten(3)"]),
+        ((2, 3, 5, 6, 7), ["x.flatten(1, 3)"]),
+        ((2, 5, 6), []),
+        ((2, 5, 6, 4), []),
+        ((7,), []),
+    ],
+)
+def test_a_wrong_layout_is_recognised_by_its_channels_and_the_proposed_calls_work(
+    shape: tuple[int, ...], calls: list[str]
+) -> None:
+    x = torch.rand(shape)
+    with pytest.raises(polycov.PolycovError) as error:
+        as_tokens(x, channels=7)
+    proposed = re.findall(r"use (x(?:\.mT|\.\w+\([^)]*\))+)", str(error.value))
+    assert proposed == calls
+    for call in proposed:
+        assert as_tokens(eval(call, {"x": x}), channels=7)[0].shape[-1] == 7
+
+
+def test_tokens_may_be_of_any_layout_if_the_channels_are_not_known() -> None:
+    assert as_tokens(torch.rand(2, 7, 30))[0].shape == (2, 7, 30)
+    with pytest.raises(polycov.PolycovError, match=r"got \(30, 7\)\.$"):
+        as_tokens(torch.rand(30, 7))
 
 
 def test_hide_replaces_hidden_tokens_even_nan_and_blocks_their_gradient() -> None:

@@ -25,7 +25,7 @@ def maximum(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         >>> maximum(torch.tensor([[[1.0], [3.0]]]))
         tensor([[3.]])
     """
-    return (tokens if mask is None else torch.where(mask.unsqueeze(-1), tokens, -torch.inf)).amax(1)
+    return (tokens if mask is None else torch.where(mask.bool().unsqueeze(-1), tokens, -torch.inf)).amax(1)
 
 
 def gem(tokens: Tensor, p: Tensor | float = 3.0, mask: Tensor | None = None, floor: float = 1e-6) -> Tensor:
@@ -41,7 +41,7 @@ def gem(tokens: Tensor, p: Tensor | float = 3.0, mask: Tensor | None = None, flo
     """
     logs = hide(tokens, mask).clamp(min=floor).log() * p
     if mask is not None:
-        logs = torch.where(mask.unsqueeze(-1), logs, -torch.inf)
+        logs = torch.where(mask.bool().unsqueeze(-1), logs, -torch.inf)
     return ((logs.logsumexp(1) - count_tokens(tokens, mask).log().unsqueeze(-1)) / p).exp()
 
 

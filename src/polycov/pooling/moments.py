@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from polycov.pooling.registry import register
 from polycov.pooling.tokens import count_tokens, hide
+from polycov.pooling.transforms import SampleFunction, call
 
 
 def _power_of_two(tokens: Tensor) -> Tensor:
@@ -111,18 +112,27 @@ def gaussian(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
     return rows * scale[:, None, None]
 
 
-class _SecondMoment(torch.autograd.Function):
+class _SecondMoment(SampleFunction):
     """XᵀX. Its gradient X (G + Gᵀ) takes one product; autograd through both factors would take two."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
+    def forward(rows: Tensor) -> Tensor:
         return rows.mT @ rows
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (rows,) = ctx.saved_tensors
         return rows @ (grad + grad.mT)
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor) -> Tensor:
+        (rows,) = ctx.saved_tensors
+        half = rows.mT @ direction
+        return half + half.mT
 
 
 def second_moment(rows: Tensor) -> Tensor:
@@ -133,7 +143,7 @@ def second_moment(rows: Tensor) -> Tensor:
         tensor([[[1., 2.],
                  [2., 4.]]])
     """
-    result: Tensor = _SecondMoment.apply(rows)
+    result: Tensor = call(_SecondMoment, rows)
     return result
 
 

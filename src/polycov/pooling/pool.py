@@ -15,7 +15,8 @@ from polycov.pooling.moments import Moment, second_moment
 from polycov.pooling.plan import HALF, Plan, Route, at_least_float32, cheapest_route, check_route, make_plan
 from polycov.pooling.post.base import Post
 from polycov.pooling.spec import Spec, parse_spec
-from polycov.pooling.tokens import as_tokens
+from polycov.pooling.tokens import MASKS, as_tokens
+from polycov.pooling.transforms import is_readable, needs_gradient
 from polycov.pooling.vectors.base import Vector
 
 
@@ -31,7 +32,7 @@ class Pool(nn.Module):
         spec: the canonical spec; a pool with the same spec and seed is the same pool.
         seed: determines everything random in it.
         check_finite: whether to raise `NonFiniteError` if the result has NaN or Inf. The check reads the result; it is
-            skipped inside `torch.compile`.
+            skipped inside `torch.compile` and `torch.func.vmap`.
         first_order: whether this is first-order pooling.
     """
 
@@ -85,7 +86,7 @@ class Pool(nn.Module):
 
         Args:
             x: maps (B, C, H, W) or tokens (B, N, C), floating point.
-            mask: optional, boolean, (B, N), or (B, H, W) for maps: True where a token exists.
+            mask: optional, boolean or integers 0 and 1, (B, N), or (B, H, W) for maps: True or 1 where a token exists.
 
         Returns:
             (B, D).
@@ -97,18 +98,13 @@ class Pool(nn.Module):
         result = self._pool(x, mask, len(self.post))
         if not (torch.is_autocast_enabled(x.device.type) and x.dtype in HALF):
             result = result.to(x.dtype)
-        if self.check_finite and not torch.compiler.is_compiling():
+        if self.check_finite and is_readable(result):
             check_finite(result, "The pooled features", result.dtype)
         return result
 
     def _pool(self, x: Tensor, mask: Tensor | None, stages: int) -> Tensor:
         """The feature after this many of the stages that follow the vector, in float32 or float64."""
-        tokens, mask = as_tokens(x, mask)
-        if tokens.shape[-1] != self.channels:
-            raise PolycovError(
-                f"Expected {self.channels} channels, got {tokens.shape[-1]} in features of shape {tuple(x.shape)}; "
-                "maps are (B, C, H, W), tokens (B, N, C)."
-            )
+        tokens, mask = as_tokens(x, mask, self.channels)
         # Switched off only if it is on, to keep exported graphs simple.
         autocast = torch.is_autocast_enabled(tokens.device.type)
         with torch.autocast(tokens.device.type, enabled=False) if autocast else nullcontext():
@@ -127,7 +123,7 @@ class Pool(nn.Module):
 
         Args:
             batches: features as `forward` takes them, or tuples that begin with them, as from a DataLoader. If the
-                second item of a tuple is boolean with two or more dimensions, it is the mask.
+                second item of a tuple is boolean or integer with two or more dimensions, it is the mask.
 
         Returns:
             The pool.
@@ -201,14 +197,13 @@ class SecondOrderPool(Pool):
 
     def plan(self, tokens: Tensor, mask: Tensor | None = None) -> Plan:
         """Returns how to compute the feature of tokens (B, N, C)."""
-        differentiable = tokens.requires_grad or any(p.requires_grad for p in self.moment.parameters())
         return make_plan(
             self.function,
             tokens.shape[1],
             self.moment.out_channels,
             dtype=tokens.dtype,
             device=tokens.device.type,
-            gradient=torch.is_grad_enabled() and differentiable,
+            gradient=any(map(needs_gradient, (tokens, *self.moment.parameters()))),
             masked=mask is not None,
             steep=any(stage.steep for stage in self._stages),
             route=self.route,
@@ -219,7 +214,7 @@ class SecondOrderPool(Pool):
         rows, scale = self.moment(tokens.to(plan.dtype), mask)
         unit, trace, root = split_trace(second_moment(rows if plan.route == "covariance" else rows.mT))
         root = root * scale
-        if plan.algorithm == "eigenvalues" and self.check_finite and not torch.compiler.is_compiling():
+        if plan.algorithm == "eigenvalues" and self.check_finite and is_readable(root):
             check_finite(root.unsqueeze(-1), "The features", root.dtype)  # before an eigendecomposition fails on them
         if plan.route == "covariance":
             vector = self.vector(self.function(unit, root, plan.algorithm))
@@ -283,5 +278,5 @@ def _features_and_mask(batch: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor
     if not isinstance(batch, tuple | list) or not batch:
         raise PolycovError(f"Expected batches to be tensors or tuples of tensors, got {type(batch).__name__}.")
     second = batch[1] if len(batch) > 1 else None
-    masked = isinstance(second, Tensor) and second.dtype == torch.bool and second.ndim > 1
+    masked = isinstance(second, Tensor) and second.dtype in MASKS and second.ndim > 1
     return batch[0], second if masked else None

@@ -52,6 +52,16 @@ def test_too_few_samples_are_rejected() -> None:
         polycov.create_pool("average", 4).fit([torch.rand(2, 5, 4)])
 
 
+def test_functional_call_with_a_fitted_state_leaves_an_unfitted_pool_unfitted() -> None:
+    fitted, unfitted = (polycov.create_pool("average | project(2)", 4) for _ in range(2))
+    x = torch.rand(10, 5, 4)
+    fitted.fit([x])
+    assert torch.equal(torch.func.functional_call(unfitted, fitted.state_dict(), x), fitted(x))
+    assert not unfitted.is_fitted
+    with pytest.raises(polycov.NotFittedError):
+        unfitted(x)
+
+
 def test_a_fitted_projection_is_trainable() -> None:
     pool = polycov.create_pool("average | project(2)", 4)
     pool.fit([torch.rand(10, 5, 4)])
@@ -70,6 +80,19 @@ def test_fit_accepts_masks_empty_batches_and_half_precision() -> None:
     half = polycov.create_pool("bilinear | identity | triu | project(2) | l2", 4)
     half.fit([(train[:0].half()), (train * 60).half()])  # C leaves the range of float16, the projection need not
     assert half((train[:5] * 60).half()).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_fit_takes_integers_of_two_dimensions_as_a_mask_and_of_one_as_labels(dtype: torch.dtype) -> None:
+    train, mask = features(12, 12, 4), torch.arange(12).expand(12, 12) < 8
+    pools = [polycov.create_pool("average | project(2)", 4).double() for _ in range(4)]
+    batches: list[Any] = [(train, mask), (train, mask.to(dtype)), train, (train, torch.ones(12, dtype=dtype))]
+    results = [pool.fit([batch])(train) for pool, batch in zip(pools, batches, strict=True)]
+    assert torch.equal(results[1], results[0])
+    assert torch.equal(results[3], results[2])
+    assert not torch.allclose(results[2], results[0])
+    with pytest.raises(polycov.PolycovError, match=r"mask of shape \(12, 12\).* of shape \(12, 3\)"):
+        pools[0].fit([(train, mask[:, :3].to(dtype))])
 
 
 @pytest.mark.parametrize("batches", [torch.rand(3, 5, 4), None, [{"image": 1}], [()]])

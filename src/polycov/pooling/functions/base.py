@@ -5,6 +5,7 @@ from torch import Tensor, nn
 
 from polycov.errors import NonFiniteError, PolycovError
 from polycov.pooling.plan import Algorithm, choose_algorithm
+from polycov.pooling.transforms import is_readable, needs_gradient
 
 
 class MatrixFunction(nn.Module):
@@ -74,8 +75,7 @@ def apply_function(function: MatrixFunction, matrix: Tensor) -> Tensor:
     if matrix.ndim != 3 or matrix.shape[1] != matrix.shape[2]:
         raise PolycovError(f"Expected matrices of shape (B, C, C), got {tuple(matrix.shape)}.")
     unit, _, root = split_trace(matrix)
-    if not torch.compiler.is_compiling() and not bool(root.isfinite().all()):
+    if is_readable(root) and not bool(root.isfinite().all()):
         raise NonFiniteError("Expected positive semidefinite matrices, got a trace that is negative, NaN or Inf.")
-    gradient = torch.is_grad_enabled() and matrix.requires_grad
-    algorithm = choose_algorithm(function, matrix.shape[-1], matrix.device.type, gradient)
+    algorithm = choose_algorithm(function, matrix.shape[-1], matrix.device.type, needs_gradient(matrix))
     return (root ** (2 * function.degree))[:, None, None] * function(unit, root, algorithm)

@@ -9,13 +9,14 @@ from polycov.errors import positive_int
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.functions.newton_schulz import count_products, newton_schulz
 from polycov.pooling.plan import Algorithm
+from polycov.pooling.transforms import SampleFunction, call
 
 
-class _Lyapunov(torch.autograd.Function):
+class _Lyapunov(SampleFunction):
     """L with Q L + L Q = G. Its derivatives solve the same equation, so it has derivatives of any order."""
 
     @staticmethod
-    def forward(ctx: Any, root: Tensor, right: Tensor) -> Tensor:
+    def forward(root: Tensor, right: Tensor) -> Tensor:
         values, vectors = torch.linalg.eigh(root)
         values = values.clamp(min=0)
         # The eigenvalues are roots, so rounding turns a 0 into the root of an epsilon.
@@ -23,9 +24,11 @@ class _Lyapunov(torch.autograd.Function):
         total = values.unsqueeze(-1) + values.unsqueeze(-2)
         positive = total > floor
         inner = torch.where(positive, vectors.mT @ right @ vectors / torch.where(positive, total, 1.0), 0.0)
-        solution = vectors @ inner @ vectors.mT
-        ctx.save_for_backward(root, right)
-        return solution
+        return vectors @ inner @ vectors.mT
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,6 +36,12 @@ class _Lyapunov(torch.autograd.Function):
         solution = lyapunov(root, right)
         adjoint = lyapunov(root, grad)
         return -(adjoint @ solution.mT + solution.mT @ adjoint), adjoint
+
+    @staticmethod
+    def tangent(ctx: Any, along_root: Tensor, along_right: Tensor) -> Tensor:
+        root, right = ctx.saved_tensors
+        solution = lyapunov(root, right)
+        return lyapunov(root, along_right - (along_root @ solution + solution @ along_root))
 
 
 def lyapunov(root: Tensor, right: Tensor) -> Tensor:
@@ -46,21 +55,30 @@ def lyapunov(root: Tensor, right: Tensor) -> Tensor:
         >>> lyapunov(torch.tensor([[[2.0]]]), torch.tensor([[[8.0]]])).item()
         2.0
     """
-    result: Tensor = _Lyapunov.apply(root, right)
+    result: Tensor = call(_Lyapunov, root, right)
     return result
 
 
-class _LyapunovSqrt(torch.autograd.Function):
+class _LyapunovSqrt(SampleFunction):
+    """The iteration, with the derivative of the exact root, which is self-adjoint."""
+
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, iterations: int) -> Tensor:
-        root = newton_schulz(matrix, iterations)
-        ctx.save_for_backward(root)
-        return root
+    def forward(matrix: Tensor, iterations: int) -> Tensor:
+        return newton_schulz(matrix, iterations)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(output)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (root,) = ctx.saved_tensors
         return lyapunov(root, 0.5 * (grad + grad.mT)), None
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor, _: None) -> Tensor:
+        (root,) = ctx.saved_tensors
+        return lyapunov(root, 0.5 * (direction + direction.mT))
 
 
 class LyapunovSqrt(MatrixFunction):
@@ -82,5 +100,5 @@ class LyapunovSqrt(MatrixFunction):
         self.products = count_products(self.iterations)
 
     def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
-        result: Tensor = _LyapunovSqrt.apply(matrix, self.iterations)
+        result: Tensor = call(_LyapunovSqrt, matrix, self.iterations)
         return result

@@ -10,6 +10,7 @@ from polycov.errors import positive_int
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.functions.spectral import Quotient, ScalarFunction, spectral
 from polycov.pooling.plan import Algorithm
+from polycov.pooling.transforms import SampleFunction, add_product, call, may_be_differentiated
 
 
 class _Step(NamedTuple):
@@ -39,7 +40,7 @@ def _iterate(matrix: Tensor, iterations: int, inverse: bool, tape: list[_Step] |
         else:
             square = current @ current
             rest = torch.add(36 / 16 * eye, torch.add(square, current, alpha=-13 / 9), alpha=27 / 16)
-            factor = rest.baddbmm_(torch.add(square, current, alpha=-9), square, alpha=1 / 16)
+            factor = add_product(rest, torch.add(square, current, alpha=-9), square, 1 / 16)
         after = factor if result is None else result @ factor
         last, first = i == len(sizes) - 1, i == 0 and not inverse
         power = None if last or first else factor @ factor
@@ -62,45 +63,51 @@ def _tangent(tape: list[_Step], direction: Tensor, inverse: bool) -> Tensor:
             square = half + half.mT
             left = torch.add(step.square, step.matrix, alpha=-9)
             factor = torch.add(square, current, alpha=-13 / 9).mul_(27 / 16)
-            factor.baddbmm_(torch.add(square, current, alpha=-9), step.square, alpha=1 / 16)
-            factor.baddbmm_(left, square, alpha=1 / 16)
+            factor = add_product(factor, torch.add(square, current, alpha=-9), step.square, 1 / 16)
+            factor = add_product(factor, left, square, 1 / 16)
         if step.before is None or result is None:
             after = factor
         else:
-            after = (result @ step.factor).baddbmm_(step.before, factor)
+            after = add_product(result @ step.factor, step.before, factor)
         if i < len(tape) - 1:
             if step.power is None:
-                current = (after @ step.factor).baddbmm_(step.after, factor)
+                current = add_product(after @ step.factor, step.after, factor)
             else:
                 half = factor @ step.factor
-                current = (current @ step.power).baddbmm_(step.matrix, half + half.mT)
+                current = add_product(current @ step.power, step.matrix, half + half.mT)
         result = after
     return direction if result is None else result
 
 
-class _NewtonSchulz(torch.autograd.Function):
+class _NewtonSchulz(SampleFunction):
     """The derivative of a polynomial of a symmetric matrix is self-adjoint, so the backward pass is the derivative in
     the direction of the gradient. It takes half the products of autograd, and stores nothing but the tape.
+
+    The forward pass fills the tape that it is given. Inside `torch.func` it stays empty, and is computed again.
     """
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, iterations: int, inverse: bool) -> Tensor:
-        tape: list[_Step] | None = [] if ctx.needs_input_grad[0] else None
-        result = _iterate(matrix, iterations, inverse, tape)
-        ctx.iterations, ctx.inverse = iterations, inverse
-        ctx.save_for_backward(matrix, *[tensor for step in tape or [] for tensor in step])
-        return result
+    def forward(matrix: Tensor, iterations: int, inverse: bool, tape: list[_Step] | None) -> Tensor:
+        return _iterate(matrix, iterations, inverse, tape)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        matrix, ctx.iterations, ctx.inverse, tape = inputs
+        ctx.save_for_backward(matrix, *[tensor for step in tape or [] for tensor in step])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return _NewtonSchulz.tangent(ctx, grad), None, None, None
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor, *_: None) -> Tensor:
         matrix, *saved = ctx.saved_tensors
-        if torch.is_grad_enabled():  # a second derivative needs a tape with a graph
-            tape: list[_Step] = []
+        size = len(_Step._fields)
+        tape = [_Step(*saved[i : i + size]) for i in range(0, len(saved), size)]
+        if not tape or may_be_differentiated(matrix):  # the saved tape has no derivatives
+            tape = []
             _iterate(matrix, ctx.iterations, ctx.inverse, tape)
-        else:
-            size = len(_Step._fields)
-            tape = [_Step(*saved[i : i + size]) for i in range(0, len(saved), size)]
-        return _tangent(tape, 0.5 * (grad + grad.mT), ctx.inverse), None, None
+        return _tangent(tape, 0.5 * (direction + direction.mT), ctx.inverse)
 
 
 def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False) -> Tensor:
@@ -128,7 +135,8 @@ def newton_schulz(matrix: Tensor, iterations: int = 5, *, inverse: bool = False)
     iterations = positive_int("newton_schulz", "iterations", iterations)
     if torch.compiler.is_compiling():  # torch 2.6 compiles a Function with a tape to wrong gradients
         return _iterate(matrix, iterations, inverse)
-    result: Tensor = _NewtonSchulz.apply(matrix, iterations, inverse)
+    tape: list[_Step] | None = [] if torch.is_grad_enabled() and matrix.requires_grad else None
+    result: Tensor = call(_NewtonSchulz, matrix, iterations, inverse, tape)
     return result
 
 

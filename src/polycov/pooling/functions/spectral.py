@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polycov.pooling.functions.base import MatrixFunction, add_identity
 from polycov.pooling.plan import Algorithm
+from polycov.pooling.transforms import SampleFunction, call, without_zeros
 
 
 class ScalarFunction:
@@ -131,48 +132,84 @@ def _sandwich(vectors: Tensor, inner: Tensor) -> Tensor:
     return vectors @ inner @ vectors.mT
 
 
-class _Spectral(torch.autograd.Function):
-    """f(A) of symmetric A."""
+class _Spectral(SampleFunction):
+    """f(A) of symmetric A, and its eigenvalues and eigenvectors, which are constants to autograd."""
 
     @staticmethod
-    def forward(ctx: Any, matrix: Tensor, function: ScalarFunction) -> Tensor:
+    def forward(matrix: Tensor, function: ScalarFunction) -> tuple[Tensor, Tensor, Tensor]:
         values, vectors = torch.linalg.eigh(matrix)
         values = torch.where(values > FLOOR[values.dtype], values, 0.0)
-        ctx.save_for_backward(matrix, values, vectors)
-        ctx.function = function
-        return (vectors * function.value(values).unsqueeze(-2)) @ vectors.mT
+        return (vectors * function.value(values).unsqueeze(-2)) @ vectors.mT, values, vectors
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return _SpectralDerivative.apply(*ctx.saved_tensors, grad, ctx.function), None
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+        matrix, ctx.function = inputs
+        _, values, vectors = output
+        ctx.mark_non_differentiable(values, vectors)
+        ctx.save_for_backward(matrix, values, vectors)
+        without_zeros(ctx)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor | None, *_: None) -> tuple[Tensor | None, None]:
+        return None if grad is None else call(_SpectralDerivative, *ctx.saved_tensors, grad, ctx.function), None
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor, _: None) -> tuple[Tensor, None, None]:
+        return call(_SpectralDerivative, *ctx.saved_tensors, direction, ctx.function), None, None
 
 
-class _SpectralDerivative(torch.autograd.Function):
+class _SpectralDerivative(SampleFunction):
     """Df(A)[E]. The derivative is self-adjoint, so this is also the backward pass of f."""
 
     @staticmethod
-    def forward(
-        ctx: Any, matrix: Tensor, values: Tensor, vectors: Tensor, direction: Tensor, function: ScalarFunction
-    ) -> Tensor:
+    def forward(matrix: Tensor, values: Tensor, vectors: Tensor, direction: Tensor, function: ScalarFunction) -> Tensor:
         direction = 0.5 * (direction + direction.mT)
-        ctx.save_for_backward(matrix, values, vectors, direction)
-        ctx.function = function
         slope = function.slope(values.unsqueeze(-1), values.unsqueeze(-2))
         return _sandwich(vectors, slope * (vectors.mT @ direction @ vectors))
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        *tensors, ctx.function = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, Tensor, None]:
-        matrix, values, vectors, direction = ctx.saved_tensors
-        along = _SpectralDerivative.apply(matrix, values, vectors, grad, ctx.function)
-        e = vectors.mT @ direction @ vectors
-        h = vectors.mT @ (0.5 * (grad + grad.mT)) @ vectors
+        *spectrum, direction = ctx.saved_tensors
+        curved = call(_SpectralCurvature, *spectrum, direction, grad, ctx.function)
+        return curved, None, None, call(_SpectralDerivative, *spectrum, grad, ctx.function), None
+
+    @staticmethod
+    def tangent(ctx: Any, *tangents: Any) -> Any:
+        *spectrum, direction = ctx.saved_tensors
+        along_matrix, _, _, along_direction, _ = tangents
+        curved = call(_SpectralCurvature, *spectrum, direction, along_matrix, ctx.function)
+        return curved + call(_SpectralDerivative, *spectrum, along_direction, ctx.function)
+
+
+class _SpectralCurvature(SampleFunction):
+    """D²f(A)[E, H], with D²f(A)[E, H]_ij = Σ_k f[i, k, j] (E_ik H_kj + H_ik E_kj) in the basis of eigenvectors."""
+
+    @staticmethod
+    def forward(
+        matrix: Tensor, values: Tensor, vectors: Tensor, first: Tensor, second: Tensor, function: ScalarFunction
+    ) -> Tensor:
+        e, h = (vectors.mT @ (0.5 * (x + x.mT)) @ vectors for x in (first, second))
         curved = torch.zeros_like(matrix)
-        for k in range(values.shape[-1]):  # D²f(A)[E, H]_ij = Σ_k f[i, k, j] (E_ik H_kj + H_ik E_kj)
-            bend = ctx.function.bend(values.unsqueeze(-1), values[:, k, None, None], values.unsqueeze(-2))
+        for k in range(values.shape[-1]):
+            bend = function.bend(values.unsqueeze(-1), values[:, k, None, None], values.unsqueeze(-2))
             mixed = e[:, :, k, None] * h[:, None, k] + h[:, :, k, None] * e[:, None, k]
             curved = curved + bend * mixed
-        return _sandwich(vectors, curved), None, None, along, None
+        return _sandwich(vectors, curved)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise NotImplementedError("Functions of eigenvalues have two derivatives; a third is not implemented.")
+
+    tangent = backward
 
 
 def spectral(matrix: Tensor, function: ScalarFunction) -> Tensor:
@@ -189,7 +226,7 @@ def spectral(matrix: Tensor, function: ScalarFunction) -> Tensor:
         >>> spectral(torch.tensor([[[0.25, 0.0], [0.0, 0.75]]]), Power(0.5)).diagonal(dim1=1, dim2=2)
         tensor([[0.5000, 0.8660]])
     """
-    result: Tensor = _Spectral.apply(matrix, function)
+    result: Tensor = call(_Spectral, matrix, function)[0]
     return result
 
 

@@ -10,6 +10,7 @@ from polycov.errors import NotFittedError, PolycovError, positive_int
 from polycov.pooling.post.base import Post
 from polycov.pooling.post.pca import StreamingPCA
 from polycov.pooling.registry import register
+from polycov.pooling.transforms import is_batched
 
 
 @register("post", "project", "project(5)")
@@ -61,8 +62,7 @@ class Project(Post):
         self._known_fitted = not self.fitted.is_meta and bool(self.fitted)
 
     def forward(self, x: Tensor) -> Tensor:
-        self._known_fitted = self._known_fitted or bool(self.fitted)
-        if not self._known_fitted:
+        if not (self._known_fitted or is_batched(self.fitted) or bool(self.fitted)):
             raise NotFittedError(
                 f"The stage project({self.out_features}) is not fitted. Call pool.fit(batches) with batches of "
                 "training features, or load the state_dict of a fitted pool."

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from polycov.pooling.transforms import SampleFunction, call
 from polycov.pooling.vectors.base import Vector
 
 
@@ -36,16 +37,17 @@ def bucket_table(bucket: Tensor, size: int) -> Tensor:
     return table
 
 
-class _BucketSum(torch.autograd.Function):
+class _BucketSum(SampleFunction):
     """Sums entries (B, M) into buckets (B, D), always in the same order.
 
     The entries are gathered through the table. On a CPU, if a bucket has several entries, they are scattered, which is
     faster there and just as deterministic. The backward pass is a gather, whose backward pass is this sum again.
     """
 
+    shared = (1, 2)
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
-        ctx.save_for_backward(table, bucket)
+    def forward(x: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
         if x.device.type == "cpu" and len(table) > 1:
             sums = x.new_zeros(x.shape[0], table.shape[1] + 1)  # the last for entries without a bucket
             return sums.scatter_add_(1, bucket.expand_as(x), x)[:, :-1].contiguous()
@@ -54,21 +56,38 @@ class _BucketSum(torch.autograd.Function):
         return entries.view(x.shape[0], *table.shape).sum(1)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _BucketGather.apply(grad, *ctx.saved_tensors), None, None
-
-
-class _BucketGather(torch.autograd.Function):
-    """Returns the value of each entry's bucket, (B, D) → (B, M); 0 for entries without one."""
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
-        ctx.save_for_backward(table, bucket)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return call(_BucketGather, grad, *ctx.saved_tensors), None, None
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor, *_: Any) -> Any:
+        return call(_BucketSum, direction, *ctx.saved_tensors)
+
+
+class _BucketGather(SampleFunction):
+    """Returns the value of each entry's bucket, (B, D) → (B, M); 0 for entries without one."""
+
+    shared = (1, 2)
+
+    @staticmethod
+    def forward(y: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
         return nn.functional.pad(y, (0, 1)).index_select(1, bucket)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return _BucketSum.apply(grad, *ctx.saved_tensors), None, None
+        return call(_BucketSum, grad, *ctx.saved_tensors), None, None
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor, *_: Any) -> Any:
+        return call(_BucketGather, direction, *ctx.saved_tensors)
 
 
 def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None) -> Tensor:
@@ -90,7 +109,7 @@ def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None
         tensor([[2., 4.]])
     """
     table = bucket_table(bucket, size) if table is None else table
-    result: Tensor = _BucketSum.apply(x, table, bucket)
+    result: Tensor = call(_BucketSum, x, table, bucket)
     return result
 
 
@@ -98,7 +117,8 @@ class BucketMap(Vector):
     """Base class of the vectors that add each entry of a matrix to one bucket.
 
     A subclass defines the buckets in `assign_buckets`, from its persistent buffers. The tables derived from them are
-    not saved but rebuilt after `load_state_dict`, so buffers must not be modified in place otherwise.
+    not saved but rebuilt after `load_state_dict`, so buffers must not be modified otherwise, in place or by
+    `torch.func.functional_call`.
     """
 
     dim: Tensor
