@@ -3,7 +3,7 @@
 import difflib
 import math
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class PolycovError(ValueError):
@@ -36,6 +36,16 @@ def known(name: str, names: Iterable[str]) -> str:
     names = sorted(names)
     close = difflib.get_close_matches(name, names, n=1)
     return f"Known: {', '.join(names)}." + (f" Did you mean {close[0]!r}?" if close else "")
+
+
+def quoted(names: Sequence[str], count: int = 5) -> str:
+    """Returns the first names in quotes, for an error or a note.
+
+    Example:
+        >>> quoted(["ash", "birch", "cedar"], count=2)
+        "'ash', 'birch' …"
+    """
+    return ", ".join(map(repr, names[:count])) + (" …" if len(names) > count else "")
 
 
 def positive_int(stage: str, argument: str, value: object) -> int:

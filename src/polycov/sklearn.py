@@ -4,7 +4,6 @@ import operator
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,6 +12,7 @@ from polycov.pooling.methods import create_pool, method_options
 from polycov.system.devices import choose_device
 
 try:
+    import numpy as np
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
     from sklearn.utils.validation import check_array, check_is_fitted
 except ImportError as error:

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from polycov.bench import ideas, tables
+from polycov.bench import ideas, steps, tables
 from polycov.commands import bench as command
 from polycov.commands import main as cli
 
@@ -32,7 +32,7 @@ def test_growth_routes_and_whole_steps(tmp_path: Path, monkeypatch: pytest.Monke
     for module in (tables, command):
         monkeypatch.setattr(module, "GROWTH", {"locations": (4, 9), "channels": (4, 6), "dim": (8, 16)})
         monkeypatch.setattr(module, "ROUTE_GRID", ((4, 8), (16, 4)))
-        monkeypatch.setattr(module, "STEP_BACKBONES", {"resnet18": 64})
+    monkeypatch.setattr(steps, "STEP_BACKBONES", {"resnet18": 64})
     monkeypatch.setattr(tables, "DIMS", (8, 16))
     monkeypatch.setattr("polycov.bench.figures.GROWTH", tables.GROWTH)
     cli.main(["bench", *SMALL, "--out", str(tmp_path), "--what", "dims", "growth", "routes", "step", "ideas"])
@@ -40,7 +40,7 @@ def test_growth_routes_and_whole_steps(tmp_path: Path, monkeypatch: pytest.Monke
     assert {row["dim"] for row in rows(tmp_path, "dims")} == {"8", "16"}
     assert {row["varied"] for row in rows(tmp_path, "growth")} == {"locations", "channels", "dim"}
     assert {row["chosen"] for row in rows(tmp_path, "routes")} == {"gram", "covariance"}
-    assert {row["method"] for row in rows(tmp_path, "step")} == set(tables.STEP_METHODS)
+    assert {row["method"] for row in rows(tmp_path, "step")} == set(steps.STEP_METHODS)
     assert len(list(tmp_path.glob("*.svg"))) == 1
 
 

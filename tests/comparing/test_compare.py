@@ -15,6 +15,7 @@ import pytest
 from fake_images import write_classes, write_data
 from polycov.commands.main import main
 from polycov.comparing.compare import compare
+from polycov.comparing.comparison import Comparison
 from polycov.comparing.grid import SettingKey
 from polycov.errors import PolycovError
 from polycov.progress import LogProgress
@@ -164,9 +165,10 @@ def test_a_mistake_ends_in_one_sentence(trees: Path, tmp_path: Path, monkeypatch
     assert "Expected seeds to be at least 1" in fails("compare", trees, "--seeds", "0")
     assert "Expected channels to be at least 1" in fails("compare", trees, *flags(channels=-3))
     assert "from 8 to 16384" in fails("compare", trees, *flags(size=0))
-    assert "There are no validation images" in fails("compare", trees, *flags(), "--val-fraction", "0")
+    assert "is chosen on validation images" in fails("compare", trees, *flags(), "--val-fraction", "0")
     assert "GB, and this machine has" in fails("compare", trees, *flags(dims=(2000000000,)))
-    assert "No settings to compare" in fails("compare", trees, *flags(methods=("ipccp-fit",), dims=(4096,)))
+    alone = fails("compare", trees, *flags(methods=("fewer-channels",), dims=(4096,)))
+    assert alone == "polycov: There is nothing to compare: choose --dims below 78, or other --methods."
     assert "is not a comparison" in fails("report", trees)
 
 
@@ -217,11 +219,78 @@ def test_stopping_the_first_process_stops_its_helpers(trees: Path, tmp_path: Pat
     assert 5 <= len(results(tmp_path / "cmp")) == done < 3200
 
 
+def compare_with_messages(data: Path, out: Path, **changes: Any) -> tuple[Comparison, list[str]]:
+    lines: list[str] = []
+    options = {**TINY, "seeds": 1, "progress": LogProgress(lines.append), **changes}
+    return compare(data, out=out, **options), lines
+
+
 def test_the_backbone_limits_the_channels_and_few_images_the_components(tmp_path: Path) -> None:
     data = write_data(tmp_path / "trees", train=3, test=2)
-    lines: list[str] = []
-    options = {**TINY, "channels": None, "methods": ("isqrt-cov", "fewer-channels", "ipccp-fit")}
-    options |= {"dims": (10, 2000, 3000), "seeds": 1, "progress": LogProgress(lines.append)}
-    compare(data, out=tmp_path / "cmp", **options)
-    assert set(results(tmp_path / "cmp")) == {("isqrt-cov", None, 0), ("fewer-channels", 10, 0)}
-    assert any("skipped: ipccp-fit at 10, 2000, 3000: a projection needs as many" in line for line in lines)
+    options = {"channels": None, "methods": ("isqrt-cov", "fewer-channels", "ipccp-fit"), "dims": (10, 2000, 3000)}
+    comparison, lines = compare_with_messages(data, tmp_path / "cmp", **options)
+    expected = {("isqrt-cov", None, 0), ("fewer-channels", 10, 0), ("ipccp-fit", 6, 0)}
+    assert set(results(tmp_path / "cmp")) == expected
+    assert {point.method: point.dimensions for point in comparison.points} == {
+        "isqrt-cov": 1176,
+        "fewer-channels": 10,
+        "ipccp-fit": 6,  # two training images in each of three classes
+    }
+    assert lines[:2] == [
+        "data: trees, 3 classes, images: 6 train, 3 val, 6 test",
+        "note: 20% of training held out for validation, seed 0",
+    ]
+    assert "note: fewer-channels at 2000, 3000: skipped, since on all 48 channels (1176 dimensions) it is" in lines[3]
+    assert "note: ipccp-fit at 10, 2000, 3000: measured at 6 dimensions, as many as there are training im" in lines[4]
+    again, _ = compare_with_messages(data, tmp_path / "cmp", **{**options, "dims": (6, 10)})  # 6 is known already
+    assert set(results(tmp_path / "cmp")) == expected | {("fewer-channels", 6, 0)}
+    assert len(again.records) == 4
+
+
+def test_very_few_local_features_limit_the_channels(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "trees", train=2, test=1)
+    options = {"stage": "last", "channels": 48, "methods": ("average", "isqrt-cov")}
+    comparison, lines = compare_with_messages(data, tmp_path / "cmp", **options)
+    assert any(
+        "note: 12 channels before second-order pools, not 48: 3 training images have no more" in x for x in lines
+    )
+    assert {record.method: record.measurement.channels for record in comparison.records}["isqrt-cov"] == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["train", "finetune"])
+def test_trained_heads_reduce_fitted_sizes_too(tmp_path: Path, head: str) -> None:
+    data = write_data(tmp_path / "trees", train=3, test=2)
+    options = {"methods": ("ipccp-fit",), "dims": (512, 1024), "epochs": 1, "head": head}
+    comparison, _ = compare_with_messages(data, tmp_path / "cmp", **options)
+    (record,) = comparison.records
+    assert record.key == ("ipccp-fit", 6, 0)
+    assert record.measurement.dimensions == 6
+
+
+SMALL_FOLDERS = {  # images per class → images in training, validation and test
+    "three per class": ((3, 3, 3), [3, 3, 3]),
+    "two classes": ((8, 8), [10, 2, 4]),
+    "uneven": ((20, 4, 1), [14, 4, 7]),
+}
+
+
+@pytest.mark.parametrize("name", SMALL_FOLDERS)
+def test_small_folders_end_with_a_table(tmp_path: Path, name: str) -> None:
+    counts, expected = SMALL_FOLDERS[name]
+    for label, count in zip(("ash", "birch", "cedar"), counts, strict=False):
+        write_classes(tmp_path / "x", [label], count)
+    comparison, _ = compare_with_messages(tmp_path / "x", tmp_path / "cmp")
+    assert list(comparison.study.counts.values()) == expected
+    samples = expected[0]
+    assert ("ipccp-fit", min(samples, 16)) in {point.key for point in comparison.points}
+    assert f"accuracy on {expected[2]} test images" in comparison.table().title
+    assert "So few validation images" in str(comparison.recommendation)
+    assert comparison.report().is_file()
+
+
+def test_two_images_per_class_are_too_few(tmp_path: Path) -> None:
+    write_classes(tmp_path / "x", ["ash", "birch"], 2)
+    message = "There are no validation images in 'x', .* Add images, at least 3 per class"
+    with pytest.raises(PolycovError, match=message):
+        compare(tmp_path / "x", out=tmp_path / "cmp", **TINY)

@@ -1,20 +1,69 @@
+from collections.abc import Sequence
+
 import pytest
 
-from polycov.comparing.grid import FEWER_CHANNELS, METHODS, Setting, check_dims, check_methods, grid
+from polycov.comparing.grid import (
+    DIMS,
+    FEWER_CHANNELS,
+    METHODS,
+    Limits,
+    Setting,
+    check_dims,
+    check_methods,
+    grid,
+    grid_notes,
+)
 from polycov.errors import PolycovError
+from polycov.pooling.methods import method_options
+
+
+def limits(channels: int = 8, samples: int = 25, width: int = 20) -> Limits:
+    return Limits(channels, width, samples)
+
+
+def cells(methods: Sequence[str], dims: list[int], seed: int = 0, **limit: int) -> list[tuple[str, int | None]]:
+    settings = grid(methods, dims, 2, limits(**limit))
+    assert len({setting.key for setting in settings}) == len(settings)
+    assert len({setting.file_name for setting in settings}) == len(settings)
+    return [(setting.method, setting.dim) for setting in settings if setting.seed == seed]
 
 
 def test_every_method_has_every_dimension_it_can_have() -> None:
-    settings = grid(["average", "ipccp-ts", FEWER_CHANNELS, "ipccp-fit"], [10, 20, 40], 2, channels=8, samples=25)
-    expected = {
+    methods, dims = ["average", "ipccp-ts", FEWER_CHANNELS, "ipccp-fit"], [10, 20, 40, 80]
+    expected = [
         ("average", None),
-        *(("ipccp-ts", dim) for dim in (10, 20, 40)),
+        *(("ipccp-ts", dim) for dim in dims),
         *((FEWER_CHANNELS, dim) for dim in (10, 20)),  # 40 is more than the triangle of 8 channels, 36
-        *(("ipccp-fit", dim) for dim in (10, 20)),  # 40 is more than the training images
-    }
-    assert {(s.method, s.dim) for s in settings if s.seed == 1} == expected
-    assert len(settings) == 2 * len(expected)
-    assert len({s.file_name for s in settings}) == len(settings)
+        *(("ipccp-fit", dim) for dim in (10, 20, 25)),  # 40 and 80 are more than the training images
+    ]
+    assert cells(methods, dims, seed=0) == cells(methods, dims, seed=1) == expected
+    assert grid_notes(methods, dims, limits()) == [
+        "fewer-channels at 40, 80: skipped, since on all 8 channels (36 dimensions) it is isqrt-cov",
+        "ipccp-fit at 40, 80: measured at 25 dimensions, as many as there are training images",
+    ]
+
+
+def test_with_enough_images_the_grid_is_what_was_asked_for() -> None:
+    expected: list[tuple[str, int | None]] = []
+    for method in METHODS:
+        free = method == FEWER_CHANNELS or "dim" in method_options(method)
+        expected += [(method, dim) for dim in (DIMS if free else (None,))]
+    assert cells(METHODS, list(DIMS), channels=128, samples=8192, width=320) == expected
+    assert grid_notes(METHODS, DIMS, Limits(128, 320, 8192)) == []
+
+
+def test_the_settings_of_the_birds_are_those_recorded_and_one_more() -> None:
+    """benchmarks/results/compare-birds-cpu-torch2.13.0.csv has 35 points, measured when 2048 and more were dropped."""
+    expected = cells(METHODS, list(DIMS), channels=128, samples=8192, width=320)
+    fitted = [("ipccp-fit", 512), ("ipccp-fit", 1024), ("ipccp-fit", 1103)]
+    found = cells(METHODS, list(DIMS), channels=128, samples=1103, width=320)
+    assert found == [cell for cell in expected if cell[0] != "ipccp-fit"] + fitted
+    assert len(found) == 35 + 1
+
+
+@pytest.mark.parametrize("dims", [[512], [512, 1024, 8192], [25, 26], [10**6]])
+def test_dimensions_that_are_reduced_to_the_same_are_one_setting(dims: list[int]) -> None:
+    assert cells(["ipccp-fit"], dims) == [("ipccp-fit", 25)]
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 10, 512, 8192])
@@ -57,7 +106,17 @@ def test_settings_that_differ_have_file_names_that_differ() -> None:
     assert all(len(name) < 100 for name in names)
 
 
-def test_projections_with_too_few_images_are_skipped_in_specs_too() -> None:
-    spec = "covariance | sqrt(5) | count_sketch(512) | project(256)"
-    assert {s.method for s in grid(["average", spec], [8], 1, channels=8, samples=100)} == {"average"}
-    assert {s.method for s in grid(["average", spec], [8], 1, channels=8, samples=300)} == {"average", spec}
+def test_projections_in_specs_are_reduced_and_named_as_they_are_measured() -> None:
+    spec = "covariance | sqrt(5) | count_sketch(512) | project({})"
+    assert cells([spec.format(256)], [8], samples=300) == [(spec.format(256), None)]
+    assert cells([spec.format(256), spec.format(100)], [8], samples=100) == [(spec.format(100), None)]
+    (note,) = grid_notes([spec.format(256)], [8], limits(samples=100))
+    assert note == f"{spec.format(256)}: measured at 100 dimensions, as many as there are training images"
+
+
+def test_a_projection_is_no_larger_than_the_features_before_it() -> None:
+    first, second = "average | project(64)", "covariance | sqrt(5) | triu | project(64)"
+    expected = ["average | project(20)", "covariance | sqrt(5) | triu | project(36)"]  # channels, and their triangle
+    assert [method for method, _ in cells([first, second], [8], samples=100)] == expected
+    notes = grid_notes([first], [8], limits(samples=100))
+    assert notes == [f"{first}: measured at 20 dimensions, as many as the features before the projection have"]

@@ -38,5 +38,5 @@ def test_a_missing_data_set_is_named() -> None:
 
 def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingDependencyError, match=r"needs Hugging Face datasets.*pip install datasets"):
+    with pytest.raises(MissingDependencyError, match=r"needs Hugging Face datasets.*pip install 'polycov.data.'"):
         read_splits("hfds/some/name")

@@ -8,7 +8,7 @@ from PIL import Image
 
 from fake_images import make_image, write_classes, write_data
 from polycov.data import ImageData, Samples, read_data
-from polycov.data.images import Files, decode, hold_out, join, require_trainable
+from polycov.data.images import Files, decode, hold_out, join, require_trainable, require_validation
 from polycov.errors import PolycovError
 
 
@@ -128,7 +128,7 @@ def make_data(classes: list[str], train: list[int], test: list[int]) -> ImageDat
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (make_data(["ash"], [0], [0]), r"^Expected at least two classes in 'trees', got 1: \['ash'\]\.$"),
+        (make_data(["ash"], [0], [0]), r"^Expected at least two classes in 'trees', got only 'ash': add images of "),
         (make_data(["Ash", "ash "], [0, 1], [0]), r"^Duplicate class names in 'trees': 'Ash', 'ash '\. Rename them\.$"),
         (make_data(["ash", "oak"], [], [0]), r"^There are no train images in 'trees'\.$"),
         (make_data(["ash", "oak"], [0, 1], []), r"^There are no test images in 'trees'\.$"),
@@ -138,6 +138,16 @@ def make_data(classes: list[str], train: list[int], test: list[int]) -> ImageDat
 def test_untrainable_data_is_refused(data: ImageData, message: str) -> None:
     with pytest.raises(PolycovError, match=message):
         require_trainable(data)
+
+
+def test_data_without_validation_images_is_refused_with_the_reason(trees: Path) -> None:
+    with pytest.raises(PolycovError, match=r"^Everything is chosen on validation images: expected --val-fraction abo"):
+        require_validation(read_data(trees, val_fraction=0))
+    message = r"^There are no validation images in 'trees', .*: no class has a second training image to hold out\. Add"
+    with pytest.raises(PolycovError, match=message):
+        require_validation(make_data(["ash", "oak"], [0, 1], [1]))
+    data = read_data(trees)
+    assert require_validation(data) is data
 
 
 def test_trainable_data_is_returned() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from fake_images import make_image, write_classes, write_data
+from fake_images import make_image, write_classes
 from polycov.data.images import SPLITS, ImageData, Split
 from polycov.data.read import read_splits
 from polycov.errors import PolycovError
@@ -14,49 +14,6 @@ from polycov.errors import PolycovError
 def labels_by_name(data: ImageData, split: Split) -> dict[str, str]:
     samples = data[split]
     return {samples.name(i): data.classes[samples.labels[i]] for i in range(len(samples))}
-
-
-def test_class_folders_below_train_and_test(tmp_path: Path) -> None:
-    data = read_splits(write_data(tmp_path))
-    assert list(data.splits) == ["train", "test"]
-    assert data.classes == ["ash", "birch", "cedar"]
-    assert labels_by_name(data, "test")["test/cedar/011.jpg"] == "cedar"
-    assert data["train"].image(0).size == (40, 40)
-
-
-@pytest.mark.parametrize(("train", "val"), [("Train", "valid"), ("training", "VALIDATION")])
-def test_other_names_of_splits(tmp_path: Path, train: str, val: str) -> None:
-    write_classes(tmp_path / train, ["ash", "birch"], 2)
-    write_classes(tmp_path / val, ["ash", "birch"], 1)
-    data = read_splits(tmp_path)
-    assert {split: len(samples) for split, samples in data.splits.items()} == {"train": 4, "val": 2}
-    assert labels_by_name(data, "val")[f"{val}/birch/000.jpg"] == "birch"
-
-
-def test_class_folders_alone_are_for_training(tmp_path: Path) -> None:
-    write_classes(tmp_path, ["ash", "birch"], 3)
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / "empty").mkdir()
-    data = read_splits(tmp_path)
-    assert list(data.splits) == ["train"]
-    assert data.classes == ["ash", "birch"]
-    assert data.name == tmp_path.name
-
-
-def test_images_beside_class_folders_are_skipped_with_a_note(tmp_path: Path) -> None:
-    write_data(tmp_path)
-    make_image(0, 0).save(tmp_path / "train" / "loose.jpg")
-    data = read_splits(tmp_path)
-    assert len(data["train"]) == 30
-    assert data.notes == ["1 images in train itself have no class and are skipped"]
-
-
-def test_links_in_a_circle_give_no_duplicates(tmp_path: Path) -> None:
-    write_data(tmp_path)
-    (tmp_path / "train" / "ash" / "loop").symlink_to(tmp_path)
-    data = read_splits(tmp_path)
-    assert len(data["train"]) == 30
-    assert data.classes == ["ash", "birch", "cedar"]
 
 
 def write_cub(root: Path) -> None:

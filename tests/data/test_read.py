@@ -5,8 +5,9 @@ import pytest
 from fake_images import make_image, write_classes, write_data
 from polycov.data import ImageData, read_data
 from polycov.data.images import Files, Samples, Split
-from polycov.data.read import read_splits, split_data
+from polycov.data.read import read_splits, report_data, split_data
 from polycov.errors import PolycovError
+from polycov.progress import LogProgress
 
 
 def names(data: ImageData, split: Split) -> set[str]:
@@ -85,12 +86,12 @@ def test_splits_are_those_of_earlier_versions() -> None:
 
 def test_data_without_training_images_is_refused(tmp_path: Path) -> None:
     write_classes(tmp_path / "test", ["ash", "birch"], 2)
-    with pytest.raises(PolycovError, match=r"^There are no training images in '.*'; it has test\.$"):
+    with pytest.raises(PolycovError, match=r"^There are no training images in '.*', only a test split\. Expected"):
         read_data(tmp_path)
     empty = ImageData("nothing", ["a", "b"], {"train": Samples(Files(tmp_path), [], [])})
-    with pytest.raises(PolycovError, match=r"^There are no training images in 'nothing'; it has none\.$"):
+    with pytest.raises(PolycovError, match=r"^There are no training images in 'nothing'\. Expected train/"):
         split_data(empty)
-    with pytest.raises(PolycovError, match=r"^There are no training images in 'path/of/it'; it has none\.$"):
+    with pytest.raises(PolycovError, match=r"^There are no training images in 'path/of/it'\. Expected"):
         split_data(empty, source_name="path/of/it")
 
 
@@ -124,12 +125,28 @@ def write_loose_images(root: Path) -> None:
     make_image(0, 0).save(root / "1.jpg")
 
 
+def write_wrapped_classes(root: Path) -> None:
+    write_classes(root / "images", ["a", "b"], 4)
+
+
+def write_one_image_per_class(root: Path) -> None:
+    write_classes(root, ["a", "b"], 1)
+
+
 MISTAKES = {
-    "one class": (write_one_class, "Expected at least two classes in .*, got 1: .'alone'."),
+    "one class": (
+        write_one_class,
+        "Expected at least two classes in 'x', got only 'alone': add images of another",
+    ),
+    "one folder more": (
+        write_wrapped_classes,
+        "got only 'images': if the folders in it, 'a', 'b', .* '.*x/images'",
+    ),
     "same names": (write_same_names, "Duplicate class names in .*: 'Robin', 'robin '"),
-    "unknown test class": (write_unknown_test_class, "The test split of .* has classes without training images: 'z'"),
-    "no classes below train": (write_no_classes_below_train, "has 1 images but no class folders"),
-    "loose images": (write_loose_images, "There are no class folders with images in .*CLASS"),
+    "unknown test class": (write_unknown_test_class, "x/test' has classes without training images: 'z'"),
+    "no classes below train": (write_no_classes_below_train, "x/train' are not in class folders. Expected train/CLASS"),
+    "loose images": (write_loose_images, "x' has images .1. but no class folders"),
+    "one image per class": (write_one_image_per_class, "none can be held out: every class has one image. Add images"),
 }
 
 
@@ -139,6 +156,43 @@ def test_untrainable_data_is_refused(tmp_path: Path, mistake: str) -> None:
     write(tmp_path / "x")
     with pytest.raises(PolycovError, match=message):
         read_data(tmp_path / "x")
+
+
+def test_tar_shards_are_expected_after_their_prefix(tmp_path: Path) -> None:
+    write_classes(tmp_path, ["a", "b"], 2)
+    with pytest.raises(PolycovError, match=r"^There are no tar files in '.*'\. Class folders need no 'wds/'"):
+        read_data(f"wds/{tmp_path}")
+
+
+def test_two_images_per_class_leave_none_for_validation(tmp_path: Path) -> None:
+    write_classes(tmp_path, ["ash", "birch"], 2)
+    data = read_data(tmp_path)
+    assert counts(data) == [2, 0, 2]
+    assert data.notes[-1] == "no class has a second training image to hold out for validation"
+    write_classes(tmp_path, ["ash", "birch"], 3)
+    assert counts(read_data(tmp_path)) == [2, 2, 2]
+
+
+def test_uneven_classes_are_noted(tmp_path: Path) -> None:
+    for name, count in (("ash", 20), ("birch", 5), ("cedar", 1)):
+        write_classes(tmp_path, [name], count)
+    notes = read_data(tmp_path).notes
+    assert notes[-2:] == [
+        "there are no test images of 'cedar' (1 of 3 classes)",
+        "75% of the test images are 'ash': always answering 'ash' is that accurate",  # 6 of 8
+    ]
+    write_classes(tmp_path, ["birch"], 19)
+    assert not any("always answering" in note for note in read_data(tmp_path).notes)
+
+
+def test_what_was_read_is_reported(tmp_path: Path) -> None:
+    lines: list[str] = []
+    data = read_data(write_data(tmp_path / "trees"))
+    report_data(data, LogProgress(lines.append))
+    assert lines == [
+        "data: trees, 3 classes, images: 24 train, 6 val, 12 test",
+        "note: 20% of training held out for validation, seed 0",
+    ]
 
 
 def test_a_file_is_not_a_folder(tmp_path: Path) -> None:

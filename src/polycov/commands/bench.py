@@ -11,7 +11,7 @@ from polycov.bench.explain import FORWARD, METHODS, explain_times, run_faithfuln
 from polycov.bench.figures import faithfulness_figure, growth_figure
 from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import slug
-from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, STEP_BACKBONES, Row, Shape
+from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, Row, Shape
 from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
@@ -164,9 +164,11 @@ def _routes(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
 
 
 def _step(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    from polycov.bench import steps  # needs the extra train
+
     rounds = max(options.rounds // 5, 1)
-    with terminal.progress.task("training steps", (rounds + 1) * len(STEP_BACKBONES)) as task:
-        rows = list(tables.whole_steps(shape, rounds, task.advance))
+    with terminal.progress.task("training steps", (rounds + 1) * len(steps.STEP_BACKBONES)) as task:
+        rows = list(steps.whole_steps(shape, rounds, task.advance))
     cells = []
     for row in rows:
         seconds = f"{row['step_seconds']:.2f}" if row["step_seconds"] else ""

@@ -22,6 +22,7 @@ COMMANDS = {
     "list": "list the pooling methods, or the backbones",
     "bench": "measure time and memory of the methods",
 }
+WITHOUT_MODELS = ("list", "bench")  # these need the extra cli alone
 SAME_COMMAND = " Run the same command again to resume."
 RESUME = {"train": " Resume with: polycov train --resume RUN", "compare": SAME_COMMAND, "embed": SAME_COMMAND}
 
@@ -41,7 +42,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     missing = [package for package in ("tyro", "rich", "matplotlib") if find_spec(package) is None]
     if missing:
-        sys.exit(f"The command polycov needs {', '.join(missing)}. Install it with: pip install 'polycov[cli]'")
+        sys.exit(_install_hint(name, ", ".join(missing)))
     _run(name, arguments[1:])
 
 
@@ -56,6 +57,11 @@ def help_text() -> str:
     )
 
 
+def _install_hint(name: str, missing: object) -> str:
+    extra = "cli" if name in WITHOUT_MODELS else "train"
+    return f"polycov {name} needs {missing}. Install with: pip install 'polycov[{extra}]'"
+
+
 def _run(name: str, arguments: list[str]) -> None:
     """Runs a command; mistakes end in one sentence."""
     try:
@@ -65,6 +71,8 @@ def _run(name: str, arguments: list[str]) -> None:
         _leave_process_group()
     except PolycovError as error:
         sys.exit(f"polycov: {error}")
+    except ModuleNotFoundError as error:  # an installation with other extras
+        sys.exit(_install_hint(name, error.name or error))
     except BrokenPipeError:  # stdout was closed, for example by head
         sys.stderr.close()
     except OSError as error:  # no space left, no permission: the system's own words

@@ -10,7 +10,7 @@ import torch
 
 from polycov.comparing.comparison import Comparison, load_comparison
 from polycov.comparing.explanations import explain_gallery
-from polycov.comparing.grid import Setting, grid, projection_dim
+from polycov.comparing.grid import Limits, Setting, grid, grid_notes
 from polycov.comparing.live import live_table
 from polycov.comparing.measure import ReducedFeatures, measure_probe, measure_trained
 from polycov.comparing.options import CompareOptions
@@ -20,7 +20,6 @@ from polycov.comparing.report.gallery import make_gallery
 from polycov.comparing.schedule import StopRequest, helpers, outside_process_group
 from polycov.data.feature_store import FeatureStore
 from polycov.errors import PolycovError
-from polycov.pooling.methods import method_options
 from polycov.progress import SILENT, Progress, Task, TasksOnly
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware, total_memory, versions
@@ -83,26 +82,34 @@ class ComparisonJob:
         """Extracts features if the head needs them, and lays out the grid.
 
         Raises:
-            PolycovError: if nothing remains to be compared, or features would not fit into memory.
+            PolycovError: if there is nothing to compare, or features would not fit into memory.
         """
+        samples, width = self.prepared.data.fewest_training_images(), self.channels
         if self.options.head == "probe":
             store = self._extract()
-            self.channels = min(self.channels, store.channels)
+            width = store.channels
+            self.channels = self._fittable_channels(store, samples)
             self._features = ReducedFeatures(store)
-        data, methods, dims = self.prepared.data.split(0), self.prepared.methods, self.prepared.dims
-        samples = len(data["train"])
-        self.settings = grid(methods, dims, self.options.seeds, self.channels, samples)
-        for method in methods:
-            if not projection_dim(method, 1):
-                continue
-            skipped = [dim for dim in dims if projection_dim(method, dim) > samples]
-            if skipped:
-                at = f" at {', '.join(map(str, skipped))}" if "dim" in method_options(method) else ""
-                reason = f"a projection needs as many training images as dimensions, and there are {samples}"
-                self.progress.message(f"skipped: {method}{at}: {reason}")
+        methods, dims = self.prepared.methods, self.prepared.dims
+        limits = Limits(self.channels, width, samples)
+        for note in grid_notes(methods, dims, limits):
+            self.progress.message(f"note: {note}")
+        self.settings = grid(methods, dims, self.options.seeds, limits)
         if not self.settings:
-            raise PolycovError("No settings to compare: all were skipped.")
-        self._require_memory(len(data.all_samples()))
+            raise PolycovError(
+                f"There is nothing to compare: choose --dims below {limits.triangle}, or other --methods."
+            )
+        self._require_memory(len(self.prepared.data.split(0).all_samples()))
+
+    def _fittable_channels(self, store: FeatureStore, samples: int) -> int:
+        """The channels that local features are reduced to: as asked for, or as many as there are to fit."""
+        wanted, features = min(self.channels, store.channels), samples * store.locations
+        if features < wanted:
+            self.progress.message(
+                f"note: {features} channels before second-order pools, not {wanted}: {samples} training images have no "
+                "more local features to fit them to"
+            )
+        return min(wanted, features)
 
     def _require_memory(self, images: int) -> None:
         largest = max((setting.dim or 0 for setting in self.settings), default=0)

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polycov.errors import PolycovError
-from polycov.pooling.methods import fitted_dim, list_methods, method_options, method_spec
+from polycov.pooling.fitting import supported_size
+from polycov.pooling.methods import fitted_dim, is_first_order, list_methods, method_options, method_spec
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
 METHODS = (
@@ -103,29 +104,73 @@ def check_dims(dims: Sequence[int]) -> list[int]:
     return sorted(set(dims))
 
 
-def projection_dim(method: str, dim: int | None) -> int:
-    """Returns how many training images the fitted projection of a method needs; 0 if it has none."""
-    return 0 if method == FEWER_CHANNELS else fitted_dim(method, dim)
+@dataclass(frozen=True)
+class Limits:
+    """What the data allows.
+
+    Attributes:
+        channels: before second-order pools; ``fewer-channels`` needs dimensions below the size of their triangle.
+        width: channels before first-order pools.
+        samples: training images; a fitted projection has at most as many dimensions.
+    """
+
+    channels: int
+    width: int
+    samples: int
+
+    @property
+    def triangle(self) -> int:
+        """The dimensions of uncompressed isqrt-cov."""
+        return self.channels * (self.channels + 1) // 2
 
 
-def grid(methods: Sequence[str], dims: Sequence[int], seeds: int, channels: int, samples: int) -> list[Setting]:
-    """Returns all settings, seed by seed, without projections that there are too few training images to fit.
+Cell = tuple[str, int | None]  # method, dimension
+
+
+def _cells(method: str, dims: Sequence[int], limits: Limits) -> dict[int | None, Cell | None]:
+    """What is measured for each dimension asked for: the same, a smaller one that can be fitted, or nothing."""
+    if method == FEWER_CHANNELS:
+        return {dim: (method, dim) if dim < limits.triangle else None for dim in dims}
+    asked: Sequence[int | None] = dims if "dim" in method_options(method) else [None]
+    cells: dict[int | None, Cell | None] = {}
+    for dim in asked:
+        channels = limits.width if is_first_order(method, dim=dim) else limits.channels
+        cells[dim] = supported_size(method, dim, samples=limits.samples, channels=channels)
+    return cells
+
+
+def grid(methods: Sequence[str], dims: Sequence[int], seeds: int, limits: Limits) -> list[Setting]:
+    """Returns all settings, seed by seed, each once.
+
+    Projections that cannot be fitted at a dimension are measured at the largest at which they can.
 
     Args:
         methods: methods to compare.
         dims: dimensions of methods whose dimension is free.
         seeds: how many.
-        channels: channels before the pool; ``fewer-channels`` needs dimensions below the size of their triangle.
-        samples: training images; a fitted projection needs as many as it has dimensions.
+        limits: what the data allows.
     """
-    settings = []
-    for seed in range(seeds):
-        for method in methods:
-            if method == FEWER_CHANNELS:
-                free: Sequence[int | None] = [dim for dim in dims if dim < channels * (channels + 1) // 2]
-            elif "dim" not in method_options(method):
-                free = [None]
-            else:
-                free = list(dims)
-            settings += [Setting(method, dim, seed) for dim in free if projection_dim(method, dim) <= samples]
-    return settings
+    cells = dict.fromkeys(cell for method in methods for cell in _cells(method, dims, limits).values() if cell)
+    return [Setting(*cell, seed) for seed in range(seeds) for cell in cells]
+
+
+def grid_notes(methods: Sequence[str], dims: Sequence[int], limits: Limits) -> list[str]:
+    """Returns what is measured otherwise than asked for, and why, in words."""
+    notes = []
+    for method in methods:
+        changed: dict[Cell | None, list[int | None]] = {}
+        for dim, cell in _cells(method, dims, limits).items():
+            if cell != (method, dim):
+                changed.setdefault(cell, []).append(dim)
+        for cell, asked in changed.items():
+            at = f" at {', '.join(map(str, asked))}" if None not in asked else ""
+            notes.append(f"{method}{at}: {_reason(cell, limits)}")
+    return notes
+
+
+def _reason(cell: Cell | None, limits: Limits) -> str:
+    if cell is None:
+        return f"skipped, since on all {limits.channels} channels ({limits.triangle} dimensions) it is isqrt-cov"
+    size = fitted_dim(*cell)
+    limit = "there are training images" if size == limits.samples else "the features before the projection have"
+    return f"measured at {size} dimensions, as many as {limit}"

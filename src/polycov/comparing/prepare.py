@@ -8,8 +8,8 @@ from polycov.comparing.comparison_folder import ComparisonFolder, default_path
 from polycov.comparing.grid import check_dims, check_methods
 from polycov.comparing.options import CompareOptions
 from polycov.data.broken import exclude_broken, find_broken
-from polycov.data.images import ImageData, require_trainable
-from polycov.data.read import read_splits, split_data
+from polycov.data.images import ImageData, require_trainable, require_validation
+from polycov.data.read import read_splits, report_data, split_data
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.models.backbones import input_size, load_plugin
@@ -46,16 +46,27 @@ class SeededData:
     def split(self, seed: int) -> ImageData:
         """Returns the images with the validation split of a seed."""
         if seed not in self._splits:
-            data = split_data(
-                self.images,
-                source_name=self.source,
-                val_fraction=self.options.val_fraction,
-                test_fraction=self.options.test_fraction,
-                split_seed=self.options.split_seed,
-                val_seed=seed,
-            )
+            data = self._split(seed)
             self._splits[seed] = data.without(set(self.unreadable)) if self.unreadable else data
         return self._splits[seed]
+
+    def _split(self, seed: int) -> ImageData:
+        return split_data(
+            self.images,
+            source_name=self.source,
+            val_fraction=self.options.val_fraction,
+            test_fraction=self.options.test_fraction,
+            split_seed=self.options.split_seed,
+            val_seed=seed,
+        )
+
+    def fewest_training_images(self) -> int:
+        """Returns a number of training images that every seed has: whichever seed trains on the unreadable ones."""
+        if not self.unreadable:
+            return len(self.split(0)["train"])
+        data = self._split(0)
+        test = {data["test"].name(i) for i in range(len(data["test"]))}
+        return max(len(data["train"]) - len(set(self.unreadable) - test), 1)
 
 
 @dataclass
@@ -112,11 +123,8 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
         unreadable = find_broken(everything, cache, workers=workers, progress=progress)
     first = require_trainable(exclude_broken(everything, unreadable, options.split.broken, progress))
     data.drop(unreadable)
-    if not len(first["val"]):
-        raise PolycovError(
-            "There are no validation images, on which everything is chosen. Expected --val-fraction above 0, and more "
-            "than one training image in some classes."
-        )
+    report_data(first, progress)
+    require_validation(first)
     size = input_size(config.network.backbone, config.images.size, first.size)
     Preprocessing(size, size)  # raises if it is no valid size
     fingerprint = data.fingerprint()

@@ -19,6 +19,7 @@ class Recommendation:
         gap: the best less the chosen, on validation.
         images: distinct validation images, over all seeds.
         smaller: how many smaller features were compared.
+        compared: how many features were compared.
     """
 
     best: Point
@@ -26,6 +27,7 @@ class Recommendation:
     gap: Difference
     images: int
     smaller: int
+    compared: int
 
     def __str__(self) -> str:
         """In words, with the test accuracies, which played no part in the choice."""
@@ -34,18 +36,33 @@ class Recommendation:
             f"Use {method_title(chosen.method)} with {chosen.dimensions} dimensions "
             f"({size_in_words(chosen.bytes)} per image): {chosen.test:.1%} on the test images. "
         )
-        if chosen == best:
+        if chosen.val == best.val:
             below = "everything smaller is measurably worse" if self.smaller else "nothing smaller was compared"
-            return text + f"It is the best on validation, and {below}."
+            text += f"Nothing is better on the {self.images} validation images, and {below}."
+        else:
+            text += self._trade()
+        if self.possible_loss > WIDE and self.compared > 1:
+            loss = f"a loss of {100 * self.possible_loss:.0f} points"
+            text += f" So few validation images ({self.images}) cannot rule out {loss}: use more seeds, or more images."
+        return text
+
+    def _trade(self) -> str:
+        chosen, best = self.chosen, self.best
         gap, low, high = (round(100 * value, 1) + 0.0 for value in (self.gap.mean, self.gap.low, self.gap.high))
-        text += (
+        return (
             f"The best on validation is {best.label} ({best.test:.1%} on the test images), but on the {self.images} "
             f"validation images the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), is not measurable, "
             f"and it is {best.bytes / chosen.bytes:.1f} times the size."
         )
-        if self.gap.high > WIDE:
-            text += f" So few images cannot rule out a loss of {high:.0f} points: use more seeds, or more images."
-        return text
+
+    @property
+    def possible_loss(self) -> float:
+        """How far below the best feature the chosen one may be: the end of the interval, at least 3 / images.
+
+        If no image tells two features apart, the interval is empty; that it happens to fewer than 3 / n of all images
+        is then all that n images can show (with 95 % confidence).
+        """
+        return max(self.gap.high, min(3 / self.images, 1.0))
 
 
 def recommend(
@@ -61,7 +78,7 @@ def recommend(
         paired = paired_val(groups[best.key], groups[point.key], val_images)
         if paired is not None and (point == best or paired[0].at_least <= 0):  # is it below? a one-sided question
             smaller = sum(other.bytes < point.bytes for other in points)
-            return Recommendation(best, point, *paired, smaller)
+            return Recommendation(best, point, *paired, smaller, len(points))
     return None
 
 

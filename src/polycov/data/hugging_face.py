@@ -7,8 +7,8 @@ from typing import Any
 
 from PIL import Image
 
+from polycov.data.class_folders import SPLIT_NAMES
 from polycov.data.images import SPLITS, ImageData, Samples
-from polycov.data.layouts import SPLIT_NAMES
 from polycov.errors import MissingDependencyError, PolycovError
 
 Item = tuple[str, int]  # table, row
@@ -71,7 +71,7 @@ def _load(name: str) -> tuple[dict[str, Any], Any]:
         import datasets
     except ImportError as error:
         raise MissingDependencyError(
-            "hfds/… needs Hugging Face datasets. Install it with: pip install datasets"
+            "hfds/… needs Hugging Face datasets. Install it with: pip install 'polycov[data]'"
         ) from error
     try:
         saved = (Path(name) / "dataset_dict.json").is_file()

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 
-from polycov.errors import PolycovError
+from polycov.errors import PolycovError, quoted
 
 Split = Literal["train", "val", "test"]
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
@@ -168,6 +168,11 @@ class ImageData:
     def __getitem__(self, split: Split) -> Samples:
         return self.splits[split]
 
+    def summary(self) -> str:
+        """Returns name, classes and images in a few words."""
+        counts = ", ".join(f"{len(samples)} {split}" for split, samples in self.splits.items() if len(samples))
+        return f"{self.name}, {len(self.classes)} classes, images: {counts}"
+
     def all_samples(self) -> Samples:
         """Returns the images of all splits in the order of their names, however they are split."""
         samples = join(list(self.splits.values()))
@@ -209,8 +214,7 @@ def require_trainable(data: ImageData) -> ImageData:
         PolycovError: if it has fewer than two classes, duplicate class names, a class without training images, or no
             test images.
     """
-    if len(data.classes) < 2:
-        raise PolycovError(f"Expected at least two classes in {data.name!r}, got {len(data.classes)}: {data.classes}.")
+    require_classes(data)
     counts = Counter(name.strip().casefold() for name in data.classes)
     duplicates = [name for name in data.classes if counts[name.strip().casefold()] > 1]
     if duplicates:
@@ -218,11 +222,44 @@ def require_trainable(data: ImageData) -> ImageData:
     for split in ("train", "test"):
         if not len(data[split]):
             raise PolycovError(f"There are no {split} images in {data.name!r}.")
-    trained = set(data["train"].labels)
-    untrained = [name for i, name in enumerate(data.classes) if i not in trained]
+    untrained = missing_classes(data, "train")
     if untrained:
-        raise PolycovError(f"There are no training images of {', '.join(map(repr, untrained[:5]))} in {data.name!r}.")
+        raise PolycovError(f"There are no training images of {quoted(untrained)} in {data.name!r}.")
     return data
+
+
+def require_classes(data: ImageData) -> None:
+    """Refuses data with fewer than two classes; its notes may say why there are no more.
+
+    Raises:
+        PolycovError: if it has fewer.
+    """
+    if len(data.classes) < 2:
+        advice = "; ".join(data.notes) or "add images of another class"
+        given = f"only {data.classes[0]!r}" if data.classes else "none"
+        raise PolycovError(f"Expected at least two classes in {data.name!r}, got {given}: {advice}.")
+
+
+def require_validation(data: ImageData) -> ImageData:
+    """Returns the data if it has validation images.
+
+    Raises:
+        PolycovError: if it has none.
+    """
+    if len(data["val"]):
+        return data
+    if max(Counter(data["train"].labels).values(), default=0) > 1:
+        raise PolycovError("Everything is chosen on validation images: expected --val-fraction above 0.")
+    raise PolycovError(
+        f"There are no validation images in {data.name!r}, on which everything is chosen: no class has a second "
+        "training image to hold out. Add images, at least 3 per class: one each to train, validate and test."
+    )
+
+
+def missing_classes(data: ImageData, split: Split) -> list[str]:
+    """Returns the classes that have no images in a split."""
+    present = set(data[split].labels)
+    return [name for i, name in enumerate(data.classes) if i not in present]
 
 
 def hold_out(samples: Samples, fraction: float, seed: int) -> tuple[Samples, Samples]:

@@ -1,91 +1,11 @@
-"""Layouts of folders: class folders, and three datasets as published."""
+"""Three datasets in the layouts they are published in."""
 
-import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from polycov.data.images import SPLITS, Files, ImageData, Samples, Split
-from polycov.data.walk import count_images, list_images
+from polycov.data.class_folders import file_samples
+from polycov.data.images import SPLITS, ImageData, Samples, Split
 from polycov.errors import MissingDependencyError, PolycovError
-
-SPLIT_NAMES: dict[Split, tuple[str, ...]] = {
-    "train": ("train", "training"),
-    "val": ("val", "valid", "validation"),
-    "test": ("test", "testing"),
-}
-
-ClassFolders = dict[str, list[str]]  # class → files
-
-
-def find_class_folders(folder: Path) -> ClassFolders:
-    """Returns the names of the class folders in a folder, each with its images; folders without images are skipped."""
-    with os.scandir(folder) as entries:
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-    classes = {name: [f"{name}/{file}" for file in list_images(folder / name)] for name in names}
-    return {name: files for name, files in classes.items() if files}
-
-
-def read_folders(root: Path) -> ImageData | None:
-    """Reads class folders, below ``train`` and ``test`` or ``val`` if these exist.
-
-    Raises:
-        PolycovError: if a split has images but no class folders, or classes that are not in training.
-    """
-    if not root.is_dir():
-        return None
-    folders = _find_split_folders(root)
-    notes = _check_split_folders(root, folders)
-    folders = {split: pair for split, pair in folders.items() if pair[1]} or {"train": ("", find_class_folders(root))}
-    trained = folders["train"][1] if "train" in folders else {name for _, names in folders.values() for name in names}
-    classes = sorted(trained)
-    if not classes:
-        return None
-    labels = {name: i for i, name in enumerate(classes)}
-    splits = {}
-    for split, (folder, members) in folders.items():
-        unknown = [name for name in members if name not in labels]
-        if unknown:
-            raise PolycovError(
-                f"The {split} split of {str(root)!r} has classes without training images: "
-                f"{', '.join(map(repr, unknown[:5]))}{' …' if len(unknown) > 5 else ''}."
-            )
-        pairs = [(f"{folder}/{file}" if folder else file, labels[name]) for name in members for file in members[name]]
-        splits[split] = _samples(root, pairs)
-    return ImageData(root.resolve().name, classes, splits, notes=notes)
-
-
-def _find_split_folders(root: Path) -> dict[Split, tuple[str, ClassFolders]]:
-    with os.scandir(root) as entries:
-        folders = {entry.name.lower(): entry.name for entry in entries if entry.is_dir()}
-    split_folders = {}
-    for split in SPLITS:
-        name = next((folders[name] for name in SPLIT_NAMES[split] if name in folders), None)
-        if name is not None:
-            split_folders[split] = (name, find_class_folders(root / name))
-    return split_folders
-
-
-def _check_split_folders(root: Path, folders: dict[Split, tuple[str, ClassFolders]]) -> list[str]:
-    """Notes about images outside class folders; raises if a split has no others."""
-    notes = []
-    for name, classes in folders.values():
-        count = count_images(root / name)
-        if count and not classes:
-            raise PolycovError(
-                f"{str(root / name)!r} has {count} images but no class folders. Expected {name}/CLASS/*.jpg."
-            )
-        if count:
-            notes.append(f"{count} images in {name} itself have no class and are skipped")
-    return notes
-
-
-def _samples(root: Path, pairs: Iterable[tuple[str, int]]) -> Samples:
-    files, labels = [], []
-    for file, label in pairs:
-        files.append(file)
-        labels.append(label)
-    return Samples(Files(root), files, labels)
 
 
 def _read_table(path: Path) -> dict[str, str]:
@@ -114,7 +34,9 @@ def read_cub(root: Path) -> ImageData | None:
             pairs["train" if in_training[key] == "1" else "test"].append((f"images/{path}", indices[labels[key]]))
     except KeyError as error:
         raise PolycovError(f"The files of CUB-200-2011 in {str(root)!r} do not agree: no entry {error}.") from error
-    return ImageData("CUB-200-2011", list(classes.values()), {split: _samples(root, pairs[split]) for split in pairs})
+    return ImageData(
+        "CUB-200-2011", list(classes.values()), {split: file_samples(root, pairs[split]) for split in pairs}
+    )
 
 
 def read_aircraft(root: Path) -> ImageData | None:
@@ -132,7 +54,7 @@ def read_aircraft(root: Path) -> ImageData | None:
     classes = sorted({variant for table in tables.values() for variant in table.values()})
     labels = {name: i for i, name in enumerate(classes)}
     splits = {
-        split: _samples(root, ((f"images/{key}.jpg", labels[variant]) for key, variant in table.items()))
+        split: file_samples(root, ((f"images/{key}.jpg", labels[variant]) for key, variant in table.items()))
         for split, table in tables.items()
     }
     return ImageData("FGVC-Aircraft", classes, splits, squash=True, resize_margin=512 / 448)
@@ -154,7 +76,7 @@ def read_cars(root: Path) -> ImageData | None:
     tables: dict[Split, Path] = {"train": train, "test": test}
     for split, path in tables.items():
         rows = _read_matlab(path)["annotations"]
-        splits[split] = _samples(root, ((f"cars_{split}/{row['fname']}", int(row["class"]) - 1) for row in rows))
+        splits[split] = file_samples(root, ((f"cars_{split}/{row['fname']}", int(row["class"]) - 1) for row in rows))
     return ImageData("Stanford Cars", _car_classes(_read_matlab(root / "devkit" / "cars_meta.mat")), splits)
 
 
@@ -164,7 +86,9 @@ def _read_cars_in_one_folder(root: Path) -> ImageData:
     for row in content["annotations"]:
         pair = (str(row["relative_im_path"]), int(row["class"]) - 1)
         pairs["test" if int(row["test"]) else "train"].append(pair)
-    return ImageData("Stanford Cars", _car_classes(content), {split: _samples(root, pairs[split]) for split in pairs})
+    return ImageData(
+        "Stanford Cars", _car_classes(content), {split: file_samples(root, pairs[split]) for split in pairs}
+    )
 
 
 def _car_classes(content: Any) -> list[str]:
@@ -175,7 +99,9 @@ def _read_matlab(path: Path) -> Any:
     try:
         from scipy.io import loadmat
     except ImportError as error:
-        raise MissingDependencyError("Stanford Cars needs SciPy. Install it with: pip install scipy") from error
+        raise MissingDependencyError(
+            "Stanford Cars needs SciPy. Install it with: pip install 'polycov[data]'"
+        ) from error
     try:
         return loadmat(path, squeeze_me=True)
     except Exception as error:  # a damaged file raises many kinds

@@ -1,19 +1,32 @@
 """From the one argument that names the data to images in splits."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from polycov.data.class_folders import explain_missing, read_folders
 from polycov.data.hugging_face import read_hugging_face
-from polycov.data.images import SPLITS, ImageData, hold_out, join, require_trainable
-from polycov.data.layouts import read_aircraft, read_cars, read_cub, read_folders
+from polycov.data.images import (
+    SPLITS,
+    ImageData,
+    Samples,
+    hold_out,
+    join,
+    missing_classes,
+    require_classes,
+    require_trainable,
+)
+from polycov.data.layouts import read_aircraft, read_cars, read_cub
 from polycov.data.tars import read_tars
 from polycov.data.typefaces import read_typefaces
-from polycov.errors import PolycovError, known
+from polycov.errors import PolycovError, known, quoted
+from polycov.progress import Progress
 
 BUILT_IN: dict[str, Callable[[], ImageData]] = {"typefaces": read_typefaces}
 # Each returns None if a folder has another layout.
 LAYOUTS: list[Callable[[Path], ImageData | None]] = [read_cub, read_aircraft, read_cars, read_folders, read_tars]
+MOSTLY = 0.5  # the share of one class in the test images from which on a note says so
 PREFIXES = ("hfds/", "hfids/", "wds/", "tfds/", "torch/")
 
 
@@ -75,17 +88,16 @@ def split_data(
     """
     _check_options(val_fraction, test_fraction, split_seed, val_seed)
     source_name = source_name or image_data.name
+    require_classes(image_data)  # before notes on the splits
     splits = {split: samples for split, samples in image_data.splits.items() if len(samples)}
     notes = list(image_data.notes)
     if "train" not in splits:
-        raise PolycovError(f"There are no training images in {source_name!r}; it has {', '.join(splits) or 'none'}.")
+        raise _without_training(source_name, list(splits))
     if "test" not in splits and "val" in splits:  # as ImageNet is published
         splits["test"] = splits.pop("val")
         notes.append("the val split is used for testing")
     if "test" not in splits:
-        if not test_fraction:
-            raise PolycovError(f"{source_name!r} has no test split: expected test_fraction above 0.")
-        splits["train"], splits["test"] = hold_out(splits["train"], test_fraction, split_seed)
+        splits["train"], splits["test"] = _hold_out_test(source_name, splits["train"], test_fraction, split_seed)
         notes.append(f"{test_fraction:.0%} of each class held out for testing, seed {split_seed}")
     if "val" in splits and not val_fraction:
         splits["train"] = join([splits["train"], splits.pop("val")])
@@ -93,9 +105,53 @@ def split_data(
     if "val" not in splits:
         seed = split_seed if val_seed is None else val_seed
         splits["train"], splits["val"] = hold_out(splits["train"], val_fraction, seed)
-        if val_fraction:
+        if len(splits["val"]):
             notes.append(f"{val_fraction:.0%} of training held out for validation, seed {seed}")
-    return require_trainable(replace(image_data, splits={split: splits[split] for split in SPLITS}, notes=notes))
+        elif val_fraction:
+            notes.append("no class has a second training image to hold out for validation")
+    data = require_trainable(replace(image_data, splits={split: splits[split] for split in SPLITS}, notes=notes))
+    return replace(data, notes=notes + _remarks(data))
+
+
+def _without_training(source_name: str, splits: list[str]) -> PolycovError:
+    only = f", only a {' and a '.join(splits)} split" if splits else ""
+    return PolycovError(f"There are no training images in {source_name!r}{only}. Expected train/CLASS/*.jpg.")
+
+
+def _hold_out_test(source_name: str, samples: Samples, fraction: float, seed: int) -> tuple[Samples, Samples]:
+    if not fraction:
+        raise PolycovError(f"{source_name!r} has no test split: expected test_fraction above 0.")
+    train, test = hold_out(samples, fraction, seed)
+    if not len(test):
+        raise PolycovError(
+            f"There are no test images in {source_name!r}, and none can be held out: every class has one image. Add "
+            "images, at least 3 per class: one each to train, validate and test."
+        )
+    return train, test
+
+
+def _remarks(data: ImageData) -> list[str]:
+    """What a user should know before reading an accuracy."""
+    remarks = []
+    untested = missing_classes(data, "test")
+    if untested:
+        remarks.append(
+            f"there are no test images of {quoted(untested)} ({len(untested)} of {len(data.classes)} classes)"
+        )
+    labels = data["test"].labels
+    (largest, count), tested = Counter(labels).most_common(1)[0], len(data.classes) - len(untested)
+    share = count / len(labels)
+    if tested > 1 and share >= max(MOSTLY, 1.5 / tested):
+        name = data.classes[largest]
+        remarks.append(f"{share:.0%} of the test images are {name!r}: always answering {name!r} is that accurate")
+    return remarks
+
+
+def report_data(data: ImageData, progress: Progress) -> None:
+    """Tells the user what was read: classes, images, and every note."""
+    progress.message(f"data: {data.summary()}")
+    for note in data.notes:
+        progress.message(f"note: {note}")
 
 
 def _check_options(val_fraction: float, test_fraction: float, split_seed: int, val_seed: int | None) -> None:
@@ -125,9 +181,8 @@ def read_splits(data: str | Path) -> ImageData:
         image_data = read(root)
         if image_data is not None:
             return image_data
+    if prefix:
+        raise PolycovError(f"There are no tar files in {str(root)!r}. Class folders need no {prefix!r} before them.")
     if root.is_file():
         raise PolycovError(f"Expected a folder of class folders, got the file {str(root)!r}.")
-    raise PolycovError(
-        f"There are no class folders with images in {str(root)!r}. Expected {root.name}/CLASS/*.jpg, or "
-        f"{root.name}/train/CLASS/*.jpg and {root.name}/test/CLASS/*.jpg."
-    )
+    raise PolycovError(explain_missing(root))

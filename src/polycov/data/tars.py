@@ -14,8 +14,8 @@ from typing import Any
 
 from PIL import Image
 
+from polycov.data.class_folders import SPLIT_NAMES
 from polycov.data.images import SPLITS, ImageData, Samples, Split
-from polycov.data.layouts import SPLIT_NAMES
 from polycov.data.walk import image_extensions
 from polycov.errors import PolycovError
 

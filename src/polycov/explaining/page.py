@@ -148,7 +148,10 @@ def _view(view: Explanation) -> dict[str, Any]:
         "question": view.question,
         "rows": [
             (f"regions for {view.target}", _signed(float(regions.clamp(min=0).sum()))),
-            (f"regions {f'for {view.against}' if view.against else f'against {view.target}'}", _signed(float(regions.clamp(max=0).sum()))),
+            (
+                f"regions {f'for {view.against}' if view.against else f'against {view.target}'}",
+                _signed(float(regions.clamp(max=0).sum())),
+            ),
             ("belongs to no region", _signed(view.constant)),
         ],
         "score": _signed(view.score),
@@ -164,7 +167,9 @@ def _summary(regions: Tensor) -> str:
     order = regions.flatten().argsort(descending=True).tolist()
     texts = []
     for words, chosen in (("Most for", order[:3]), ("most against", order[::-1][:3])):
-        places = ", ".join(f"row {i // width + 1}, column {i % width + 1} ({_signed(float(regions.flatten()[i]))})" for i in chosen)
+        places = ", ".join(
+            f"row {i // width + 1}, column {i % width + 1} ({_signed(float(regions.flatten()[i]))})" for i in chosen
+        )
         texts.append(f"{words}: {places}")
     return f"A map of {height} by {width} regions. {'; '.join(texts)}."
 

@@ -18,7 +18,7 @@ from polycov.data.loading import load_batches
 from polycov.data.quantize import FeatureDtype, quantize
 from polycov.data.transforms import Preprocessing
 from polycov.data.walk import iterate_images
-from polycov.errors import PolycovError
+from polycov.errors import MissingDependencyError, PolycovError
 from polycov.inference.embedding_folder import Array, EmbeddingFolder, Shard, ShardFormat
 from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import PoolingHead
@@ -211,7 +211,9 @@ def _check(options: EmbedOptions) -> ShardFormat:
     options.runtime.check()
     installed = find_spec("pyarrow") is not None
     if options.format == "parquet" and not installed:
-        raise PolycovError("Parquet needs pyarrow. Install it with: pip install pyarrow, or use --format npz.")
+        raise MissingDependencyError(
+            "Parquet needs pyarrow. Install it with: pip install 'polycov[data]', or use --format npz."
+        )
     if options.format == "auto":
         return "parquet" if installed else "npz"
     return options.format

@@ -209,6 +209,6 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow.parquet
     except ImportError as error:
         raise MissingDependencyError(
-            "Parquet needs pyarrow. Install it with: pip install pyarrow, or use --format npz."
+            "Parquet needs pyarrow. Install it with: pip install 'polycov[data]', or use --format npz."
         ) from error
     return pyarrow, pyarrow.parquet

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from polycov.data.broken import Broken, exclude_broken, find_broken
 from polycov.data.images import ImageData, Samples, join
 from polycov.data.read import read_data, read_splits
-from polycov.errors import PolycovError
+from polycov.errors import PolycovError, quoted
 from polycov.models.backbones import load_plugin
 from polycov.progress import SILENT, Progress
 from polycov.system.files import cache_folder, write_json
@@ -161,7 +161,7 @@ def evaluate(run: str | Path | EvaluateOptions, *, progress: Progress = SILENT, 
     progress = progress if accelerator.is_main_process else SILENT
 
     def exclude(data: ImageData) -> ImageData:
-        with accelerator.main_process_first():
+        with accelerator.main_processquoted():
             unreadable = find_broken(data, cache_folder(), workers=max(runtime.workers, 1), progress=progress)
         return exclude_broken(data, unreadable, chosen.broken or loaded.config.split.broken, progress)
 
@@ -238,14 +238,10 @@ def _relabelled(samples: Samples, theirs: list[str], ours: list[str]) -> Samples
     unknown = sorted(used - set(index))
     if unknown:
         raise PolycovError(
-            f"The run does not know {len(unknown)} of the {len(used)} classes: {_first(unknown)}. "
-            f"It knows {_first(ours)}."
+            f"The run does not know {len(unknown)} of the {len(used)} classes: {quoted(unknown)}. "
+            f"It knows {quoted(ours)}."
         )
     return Samples(samples.source, samples.items, [index[theirs[label]] for label in samples.labels])
-
-
-def _first(names: list[str], count: int = 5) -> str:
-    return ", ".join(map(repr, names[:count])) + (" …" if len(names) > count else "")
 
 
 def summarise(run: Run, data: ImageData, predictions: Predictions, options: EvaluateOptions) -> Evaluation:

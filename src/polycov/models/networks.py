@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,11 +22,11 @@ def _declare_torchvision_operators() -> None:
     build of torchvision). Nothing here calls them, but torchvision registers functions under their names.
     """
     global _library
-    if _library is not None or hasattr(torch.ops.torchvision, "nms"):
+    if _library is not None or hasattr(torch.ops.torchvision, "nms") or find_spec("torchvision") is None:
         return
     try:
         importlib.import_module("torchvision")
-    except (RuntimeError, ImportError):
+    except Exception:  # of another build, it can raise anything
         _library = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             _library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
@@ -35,15 +36,33 @@ def import_timm() -> ModuleType:
     """Returns the module timm.
 
     Raises:
-        MissingDependencyError: if it is not installed.
+        MissingDependencyError: if it is not installed, or cannot be imported, which is mostly due to torchvision.
     """
     _declare_torchvision_operators()
     try:
         return importlib.import_module("timm")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"Backbones need timm ({error}). Install it with: pip install 'polycov[train]'"
-        ) from error
+    except Exception as error:  # with a torchvision of another build, it can raise anything
+        raise MissingDependencyError(_import_problem(error)) from error
+
+
+def _import_problem(error: Exception) -> str:
+    """Why timm cannot be imported, and what to do."""
+    if find_spec("timm") is None:
+        return f"Backbones need timm ({error}). Install it with: pip install 'polycov[train]'"
+    if find_spec("torchvision") is None:
+        return "Backbones need timm, which needs torchvision. Install it with: pip install torchvision"
+    try:
+        importlib.import_module("torchvision")
+    except Exception as cause:
+        return (
+            f"Backbones need timm, which needs torchvision, and torchvision cannot be imported ({_in_short(cause)}). "
+            f"Install the one for torch {torch.__version__}: pip install --force-reinstall --no-deps torchvision"
+        )
+    return f"Backbones need timm, which cannot be imported ({_in_short(error)}). Update it with: pip install -U timm"
+
+
+def _in_short(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0]}"
 
 
 def check_registered(name: str) -> None:
@@ -128,7 +147,7 @@ def create_network(name: str, weights: str, last_stride: bool, size: int | None)
 
 
 def _explained(error: Exception, name: str, options: dict[str, Any]) -> PolycovError:
-    reason = f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0]}"
+    reason = _in_short(error)
     if "output_stride" in options and isinstance(error, TypeError | AssertionError | NotImplementedError):
         return PolycovError(f"The backbone {name!r} cannot keep its resolution in the last stage ({reason}).")
     if not options["pretrained"]:

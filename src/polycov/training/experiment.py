@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from polycov.data.broken import exclude_broken, find_broken
 from polycov.data.feature_store import FeatureStore
-from polycov.data.images import ImageData, Split, require_trainable
-from polycov.data.read import read_data
+from polycov.data.images import ImageData, Split, require_trainable, require_validation
+from polycov.data.read import read_data, report_data
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.models.backbones import ENOUGH_LOCATIONS, Backbone, input_size
@@ -20,6 +20,8 @@ from polycov.models.head import DEFAULT_CHANNELS
 from polycov.models.model import Model, create_model
 from polycov.models.modes import evaluation_mode
 from polycov.models.weights import load_exactly
+from polycov.pooling.fitting import supported_size
+from polycov.pooling.methods import fitted_dim
 from polycov.progress import Progress
 from polycov.training.batches import BatchSource, FeatureBatches, FeatureClassifier, ImageBatches
 from polycov.training.config import Config, ImageOptions, TrainOptions
@@ -30,7 +32,7 @@ from polycov.training.probe import fit_pool, fit_probe, fit_reduction, set_class
 from polycov.training.run_folder import RunFolder, describe_data, load_run
 
 FIXED_OPTIONS = ("freeze", "probe", "optimizer", "batch_size", "seed")  # what a resumed run must not change
-IMAGES_TO_FIT = 1024  # images that principal components are computed from before end-to-end training
+IMAGES_TO_FIT = 1024  # images that principal components are computed from before end-to-end training, or more if needed
 
 
 def load_data(config: Config, cache: Path, accelerator: Accelerator, progress: Progress) -> ImageData:
@@ -46,10 +48,19 @@ def load_data(config: Config, cache: Path, accelerator: Accelerator, progress: P
     with accelerator.main_process_first():
         unreadable = find_broken(data, cache, workers=max(config.runtime.workers, 1), progress=progress)
     data = require_trainable(exclude_broken(data, unreadable, split.broken, progress))
-    counts = ", ".join(f"{len(samples)} {name}" for name, samples in data.splits.items() if len(samples))
-    notes = f" ({'; '.join(data.notes)})" if data.notes else ""
-    progress.message(f"data: {data.name}, {len(data.classes)} classes, images: {counts}{notes}")
+    report_data(data, progress)
     return data
+
+
+def fit_to_data(config: Config, images: int, progress: Progress) -> Config:
+    """Returns the configuration with a projection that can be fitted to so many training images."""
+    pooling = config.pooling
+    pool, dim = supported_size(pooling.pool, pooling.dim, samples=images)
+    if config.training.init is not None or (pool, dim) == (pooling.pool, pooling.dim):  # a finished run is fitted
+        return config
+    asked = fitted_dim(pooling.pool, pooling.dim)
+    progress.message(f"note: the feature has {images} dimensions, not {asked}: as many as there are training images")
+    return config.replace(pool=pool, dim=dim)
 
 
 def preprocessing_for(
@@ -122,13 +133,14 @@ class Experiment:
         accelerator: Accelerator,
         progress: Progress,
     ) -> None:
-        self.config, self.folder, self.data, self.cache = config, folder, data, cache
+        self.folder, self.data, self.cache = folder, data, cache
         self.accelerator, self.progress = accelerator, progress
         self.frozen = config.training.freeze or config.training.probe
         if self.frozen and config.training.mirror:
             raise PolycovError("--mirror needs images: with --freeze or --probe use polycov evaluate RUN --mirror.")
-        if config.training.probe and not len(data["val"]):
-            raise PolycovError("The probe chooses on validation images: expected --val-fraction above 0, and enough.")
+        if config.training.probe:
+            require_validation(data)
+        self.config = config = fit_to_data(config, len(data["train"]), progress)
         size = input_size(config.network.backbone, config.images.size, data.size)
         # A checkpoint holds all weights, so the run it started from is not needed again.
         first = config.replace(init=None) if folder.has_checkpoint else config
@@ -249,8 +261,9 @@ class Experiment:
         if self.store is not None:
             yield from self.store.batches(self.data["train"])
             return
-        count = len(self.data["train"])
-        chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:IMAGES_TO_FIT].tolist()
+        count, pooling = len(self.data["train"]), self.config.pooling
+        most = max(IMAGES_TO_FIT, fitted_dim(pooling.pool, pooling.dim))
+        chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].tolist()
         backbone = self.model.backbone.to(self.accelerator.device)
         with evaluation_mode(backbone), self.progress.task("fitting to training images", len(chosen)) as task:
             for images, _, _ in source.batches("train", [chosen[i : i + 32] for i in range(0, len(chosen), 32)]):

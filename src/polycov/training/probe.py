@@ -59,7 +59,10 @@ def fit_reduction(model: Model, batches: Iterable[Tensor]) -> None:
         raise PolycovError(
             f"Expected at most the {reduction.in_channels} channels of the backbone, got {reduction.out_channels}."
         )
-    mean, components = channel_components(batches, reduction.out_channels)
+    try:
+        mean, components = channel_components(batches, reduction.out_channels)
+    except PolycovError as error:
+        raise PolycovError(f"{error} Choose fewer --channels, or add training images.") from error
     reduction.weight.copy_(components[..., None, None])
     if reduction.bias is not None:
         reduction.bias.copy_(-(components @ mean))

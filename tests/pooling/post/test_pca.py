@@ -57,8 +57,8 @@ def test_rows_may_come_in_empty_batches() -> None:
 
 @pytest.mark.parametrize(("samples", "columns", "k"), [(2, 4, 3), (20, 4, 5), (0, 0, 1)])
 def test_too_few_samples_or_columns_are_rejected(samples: int, columns: int, k: int) -> None:
-    pca = StreamingPCA()
+    pca, most = StreamingPCA(), min(samples, columns)
     pca.update(torch.rand(samples, columns))
-    message = f"Cannot fit {k} principal components to {samples} samples of {columns} dimensions: at least {k} of each"
+    message = f"Cannot fit {k} principal components to {samples} samples of {columns} dimensions: at most {most} are"
     with pytest.raises(polycov.PolycovError, match=message):
         pca.components(k)

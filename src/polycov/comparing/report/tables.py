@@ -57,7 +57,8 @@ def summary_table(study: Study) -> Table:
         )
         for point in study.points
     ]
-    return Table(columns, rows, f"{study.name}: test accuracy, mean ± standard error over seeds")
+    title = f"{study.name}: accuracy on {study.counts['test']} test images, mean ± standard error over seeds"
+    return Table(columns, rows, title)
 
 
 def percent(value: float, error: float = math.nan) -> str:

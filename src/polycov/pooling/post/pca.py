@@ -86,5 +86,5 @@ def _check_size(k: int, samples: int, columns: int) -> None:
     if k > min(samples, columns):
         raise PolycovError(
             f"Cannot fit {k} principal components to {samples} samples of {columns} dimensions: "
-            f"at least {k} of each are needed."
+            f"at most {min(samples, columns)} are possible."
         )
