@@ -38,7 +38,7 @@ class FaithfulnessOptions:
     """exact: contributions to the predicted class. exact-runner-up: to its lead over the runner-up. grad-cam: on the
     features before the reduction. grad-cam-reduced: on those after it. grad-cam-block: on the last block before them
     where Grad-CAM is not empty. hires-cam: gradient times feature. random: random orders. untrained: contributions to
-    a classifier with random weights on the same features."""
+    a classifier with random weights on the same features, another for each image."""
     step: float = 0.1
     """Share of the area that is hidden per step."""
     hide: Hide = "blur"
@@ -229,9 +229,9 @@ class _Maps:
             return torch.rand(self.count, generator=_generator(self.seed, name, seed, image))
         if name in CAMS:
             return self._cam(name)
-        if name == "untrained":  # the same classifier for all images
-            random = torch.randn(weight.shape, generator=_generator(self.seed, name, seed))
-            return self._exact(random[target].to(weight))
+        if name == "untrained":  # another classifier for each image, so that intervals hold for others too
+            random = torch.randn(weight.shape[1], generator=_generator(self.seed, name, seed, image))
+            return self._exact(random.to(weight))
         return self._exact(weight[target] - (weight[self.best[1]] if name == "exact-runner-up" else 0.0))
 
     def _cam(self, name: str) -> Tensor:
