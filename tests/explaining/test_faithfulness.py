@@ -57,12 +57,8 @@ def model() -> Model:
 
 
 def options(**changes: Any) -> FaithfulnessOptions:
-    values: dict[str, Any] = {
-        "images": 16,
-        "maps": ("exact", "grad-cam", "random", "untrained"),
-        "step": 1 / 16,
-        "hide": "mean",
-    }
+    maps = ("exact", "grad-cam", "random", "untrained")
+    values: dict[str, Any] = {"images": 16, "maps": maps, "step": 1 / 16, "hide": "mean"}
     return FaithfulnessOptions(**values | changes)
 
 
