@@ -1,4 +1,5 @@
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,7 @@ def test_growth_routes_and_whole_steps(tmp_path: Path, monkeypatch: pytest.Monke
     ("arguments", "message"),
     [
         (["--methods", "nonsense"], "Unknown method 'nonsense'"),
+        (["--what", "faithfulness"], "'faithfulness' needs a finished run: add --run RUN"),
         (["--device", "cuda"], "The device 'cuda' is not available"),
     ],
 )
@@ -56,6 +58,20 @@ def test_mistakes_end_in_a_sentence(arguments: list[str], message: str, tmp_path
         pytest.skip("there is a GPU")
     with pytest.raises(SystemExit, match=message):
         cli.main(["bench", *SMALL, "--out", str(tmp_path), *arguments])
+
+
+def test_explanations_and_their_maps(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("polycov.bench.explain.SMALLER", (4, 6))
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    few = ["--run", str(run), "--images", "2", "--share", "0.5", "--maps", "exact", "random"]
+    cli.main(["bench", *SMALL, "--out", str(tmp_path), "--what", "explain", "faithfulness", *few])
+    assert {row["method"] for row in rows(tmp_path, "explain")} == {"isqrt-cov", "ipccp-ts", "ipccp-fit", "average"}
+    assert {row["map"] for row in rows(tmp_path, "faithfulness")} == {"exact", "random"}
+    assert len(list(tmp_path.glob("faithfulness-*.svg"))) == 1
+    assert "2 images" in capsys.readouterr().out
 
 
 def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:

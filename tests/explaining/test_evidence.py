@@ -1,9 +1,17 @@
 import pytest
 import torch
 
-from polycov.explaining.evidence import FirstOrderEvidence, SecondOrderEvidence, collect_evidence
-from polycov.pooling.methods import create_pool, list_methods, method_options
-from polycov.pooling.pool import Pool
+from polycov.explaining.evidence import (
+    FirstOrderEvidence,
+    SecondOrderEvidence,
+    _gram_quotient,
+    _with_quotient,
+    collect_evidence,
+)
+from polycov.pooling.functions.base import split_trace
+from polycov.pooling.methods import create_pool, is_first_order, list_methods, method_options
+from polycov.pooling.plan import Algorithm
+from polycov.pooling.pool import Pool, SecondOrderPool
 
 SPECS = [
     *list_methods(),
@@ -90,3 +98,24 @@ def test_constant_maps_have_finite_contributions() -> None:
     contributions, constant = collect_evidence(pool, torch.ones(2, 9, 6)).locations(torch.ones(2, pool.out_features))
     assert bool(contributions.isfinite().all())
     assert bool((contributions.sum(1) + constant).abs().max() < 1e-6)
+
+
+@pytest.mark.parametrize("locations", [7, 20])  # just more than channels, and many more
+@pytest.mark.parametrize("spec", [spec for spec in SPECS if not is_first_order(spec)])
+def test_the_quotient_of_the_gram_matrix_is_the_same_on_the_smaller_side(spec: str, locations: int) -> None:
+    pool = make(spec)
+    assert isinstance(pool, SecondOrderPool)
+    function, rows = _with_quotient(pool.function), features(torch.float64, locations)
+    algorithm: Algorithm = "eigenvalues" if function.products is None else "products"
+    gram, trace, root = split_trace(rows @ rows.mT)
+    direct = function.quotient(gram, root, algorithm)
+    expected = torch.eye(locations, dtype=torch.float64) if direct is None else direct
+    found = _gram_quotient(function, rows, trace, root, algorithm)
+    torch.testing.assert_close(found, expected.expand_as(found), rtol=1e-6, atol=1e-8 * float(expected.abs().max()))
+
+
+def test_the_matrix_is_not_computed_for_regions_alone() -> None:
+    pool, x = make("ipccp-fit"), features()
+    evidence = collect_evidence(pool, x)
+    evidence.locations(torch.ones(3, pool.out_features))
+    assert not {"matrix", "vector"} & set(vars(evidence))

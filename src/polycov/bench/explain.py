@@ -24,7 +24,7 @@ from polycov.training.run_folder import load_run
 
 FORWARD = "forward"
 METHODS = ("isqrt-cov", "ipccp-ts", "ipccp-fit", "average")
-SMALLER = {"locations": 100, "channels": 128}  # EfficientNet-Lite0 at 320 pixels, as a probe reduces it
+SMALLER = (100, 128)  # locations and channels of EfficientNet-Lite0 at 320 pixels, as a probe reduces it
 FITTED = 512  # dimensions of a fitted projection
 
 
@@ -34,7 +34,7 @@ def explain_times(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterat
     Regions are the contributions of locations; the other rows compute these and, in addition, the contributions of
     pairs of channels or of pairs of locations. A fitted projection has random weights, which take the same time.
     """
-    for here in dict.fromkeys((shape, replace(shape, **SMALLER))):
+    for here in dict.fromkeys((shape, replace(shape, locations=SMALLER[0], channels=SMALLER[1]))):
         for method in METHODS:
             sized = replace(here, dim=min(here.dim, FITTED)) if method == "ipccp-fit" else here
             pool = sized.module(method)
@@ -115,11 +115,14 @@ def faithfulness_rows(result: Faithfulness, about: Row) -> list[Row]:
                 gaps = [None if other is None else result.difference(name, other, kind, score) for other in others]
                 rows.append({**key, "share": None, **_cells(result.area(name, kind, score), gaps)})
                 points = zip(result.fractions, result.curve(name, kind, score), strict=True)
-                rows += [{**key, "share": share, **_cells(point, [None, None])} for share, point in points]
+                rows += [{**key, "share": share, **_cells(point)} for share, point in points]
+        for label, value in zip(("inside box", "inside box − area"), result.inside(name) or (), strict=False):
+            key = {**about, "map": name, "curve": label, "score": "positive evidence"}
+            rows.append({**key, "share": None, **_cells(value)})
     return rows
 
 
-def _cells(value: Interval, gaps: Sequence[Interval | None]) -> Row:
+def _cells(value: Interval, gaps: Sequence[Interval | None] = (None, None)) -> Row:
     cells: Row = asdict(value)
     for other, gap in zip(("random", "exact"), gaps, strict=True):
         values = (None,) * 3 if gap is None else (gap.mean, gap.low, gap.high)

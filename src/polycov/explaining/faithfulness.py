@@ -13,7 +13,7 @@ from torch import Tensor
 from polycov.data.images import Samples
 from polycov.errors import PolycovError, known
 from polycov.explaining.boxes import Box, box_cover, find_boxes, share_inside
-from polycov.explaining.curves import measure_curves, rank_cells, step_counts
+from polycov.explaining.curves import Curves, measure_curves, rank_cells, step_counts
 from polycov.explaining.evidence import Evidence, collect_evidence
 from polycov.explaining.faithfulness_result import CurveRecord, Faithfulness
 from polycov.explaining.grad_cam import find_block, grad_cam, hires_cam
@@ -38,8 +38,8 @@ class FaithfulnessOptions:
     """exact: contributions to the predicted class. exact-runner-up: to its lead over the runner-up. grad-cam: on the
     features before the reduction. grad-cam-reduced: on those after it. grad-cam-block: on the last block before them
     where Grad-CAM is not empty. hires-cam: gradient times feature. random: random orders. untrained: contributions to
-    a classifier with random weights on the same features."""
-    step: float = 0.1
+    a classifier with random weights on the same features, another for each image."""
+    step: float = 0.125
     """Share of the area that is hidden per step."""
     hide: Hide = "blur"
     """What hidden regions show: the image blurred, or its mean colour."""
@@ -166,6 +166,7 @@ class _HidingImage:
         whole, nothing = measure_scores(logits, self.target)
         self.ends = whole, nothing
         self.grid = grid_of(features)
+        self._measured: dict[tuple[int, ...], Curves] = {}
         self.maps = _Maps(model, self._batch(self.image[None]), features[:1], best, options.seed, block)
 
     def measure(self, name: str, seed: int, box: Box | None, settings: str) -> CurveRecord:
@@ -173,7 +174,10 @@ class _HidingImage:
         contributions = self.maps.contributions(name, seed, self.name)
         order = rank_cells(contributions, _generator(self.options.seed, "ties", seed, self.name))
         counts = step_counts(len(order), self.options.step)
-        curves = measure_curves(order, counts, self._scores, self.ends)
+        curves = self._measured.get(tuple(order.tolist()))  # maps that agree are measured once
+        if curves is None:
+            curves = measure_curves(order, counts, self._scores, self.ends)
+            self._measured[tuple(order.tolist())] = curves
         cover = None if box is None else box_cover(box, self.size, self.model.preprocessing, self.grid)
         return CurveRecord(
             settings=settings,
@@ -229,9 +233,9 @@ class _Maps:
             return torch.rand(self.count, generator=_generator(self.seed, name, seed, image))
         if name in CAMS:
             return self._cam(name)
-        if name == "untrained":  # the same classifier for all images
-            random = torch.randn(weight.shape, generator=_generator(self.seed, name, seed))
-            return self._exact(random[target].to(weight))
+        if name == "untrained":  # another classifier for each image, so that intervals hold for others too
+            random = torch.randn(weight.shape[1], generator=_generator(self.seed, name, seed, image))
+            return self._exact(random.to(weight))
         return self._exact(weight[target] - (weight[self.best[1]] if name == "exact-runner-up" else 0.0))
 
     def _cam(self, name: str) -> Tensor:
