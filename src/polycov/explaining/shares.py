@@ -34,7 +34,8 @@ def region_shares(pool: Pool, local: Tensor, grid: RegionGrid) -> Tensor:
     if isinstance(evidence, SecondOrderEvidence):
         shares, vector = _second_order(evidence, grid), evidence.pool.vector(evidence.matrix)
     elif isinstance(evidence, FirstOrderEvidence):
-        shares, vector = grid.sum(evidence.shares[0], 0), evidence.shares.sum(1)
+        parts = evidence.pool.pooling.shares(evidence.tokens, evidence.mask)
+        shares, vector = grid.sum(parts[0], 0), parts.sum(1)
     else:
         raise TypeError(type(evidence).__name__)
     for stage in pool.post:
