@@ -161,7 +161,7 @@ def evaluate(run: str | Path | EvaluateOptions, *, progress: Progress = SILENT, 
     progress = progress if accelerator.is_main_process else SILENT
 
     def exclude(data: ImageData) -> ImageData:
-        with accelerator.main_processquoted():
+        with accelerator.main_process_first():
             unreadable = find_broken(data, cache_folder(), workers=max(runtime.workers, 1), progress=progress)
         return exclude_broken(data, unreadable, chosen.broken or loaded.config.split.broken, progress)
 
