@@ -83,7 +83,7 @@ def pack(values: Tensor) -> dict[str, Any]:
 
     Example:
         >>> pack(torch.tensor([4.0, -1.0, 0.0]))
-        {'scale': 4.0, 'bytes': 'f8EA'}
+        {'scale': 4.0, 'bytes': 'f8AA'}
     """
     scale = float(values.abs().max()) or 1.0
     codes = (LEVELS * values.sign() * (values.abs() / scale).sqrt()).round().to(torch.int8)
