@@ -48,7 +48,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [],
         points,
         {(p.method, p.dim): gap for p in points if p.method != "isqrt-cov"},
-        Recommendation(points[1], points[-1], gap, 6, 3),
+        Recommendation(points[1], points[-1], gap, 6, 3, 11),
         {"of": "ipccp-ts, 512 dimensions", **gallery},
         [("data", "trees"), ("command", "polycov compare trees")],
     )
