@@ -147,7 +147,9 @@ def test_settings_without_a_common_seed_are_not_compared() -> None:
 def test_the_words_say_what_was_and_what_was_not_compared() -> None:
     alone = recommend(records("a", None, 10, 0.7), SPLITS)
     assert alone is not None
-    assert str(alone).endswith("Nothing is better on the 600 validation images, and nothing smaller was compared.")
+    assert str(alone).endswith(
+        "Nothing is better on the 600 validation images of all seeds, and nothing smaller was compared."
+    )
     clear = recommend(records("a", None, 10, 0.5) + records("b", None, 20, 0.9), SPLITS)
     assert clear is not None
     assert str(clear).endswith("and everything smaller is measurably worse.")
@@ -168,8 +170,8 @@ def test_a_tie_on_few_images_is_said_to_be_one() -> None:
     assert (tie.best.method, tie.chosen.method) == ("average", "ipccp-fit")
     assert str(tie) == (
         "Use ipccp-fit with 3 dimensions (12 bytes per image): 100.0% on the test images. Nothing is better on the 5 "
-        "validation images, and nothing smaller was compared. So few validation images (5) cannot rule out a loss of "
-        "60 points: use more seeds, or more images."
+        "validation images of all seeds, and nothing smaller was compared. So few validation images (5) cannot rule "
+        "out a loss of 60 points: use more seeds, or more images."
     )
     alone = recommend(rows[:1], {0: list(range(5))})
     assert alone is not None

@@ -100,6 +100,8 @@ def test_mistakes(finished: Path, trees: Path, tmp_path: Path) -> None:
         explain(finished, file, classes="ahs")
     with pytest.raises(PolycovError, match=r"Cannot read the image .*text\.jpg"):
         explain(finished, tmp_path / "text.jpg")
+    with pytest.raises(PolycovError, match="Expected two different classes to compare, got 'ash' twice"):
+        explain(finished, file, classes="ash", against="ash")
     with pytest.raises(PolycovError, match="Expected images to explain"):
         explain(finished, [])
     with pytest.raises(PolycovError, match="one of classes per image, 1 in all, got 2"):

@@ -40,3 +40,14 @@ def test_other_files_are_not_written(out: str, finished: Path, trees: Path, tmp_
     with pytest.raises(PolycovError, match=r"ends in \.html, \.png, \.svg or \.pdf"):
         write_explanations(finished, trees / "test" / "ash" / "006.jpg", tmp_path / out)
     assert [path.name for path in tmp_path.iterdir()] == ["folder.html"]
+
+
+def test_unreadable_images_among_others_are_skipped_and_named(finished: Path, trees: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("not an image")
+    lines: list[str] = []
+    good = next((trees / "test").rglob("*.jpg"))
+    write_explanations(
+        finished, [tmp_path / "text.jpg", good], tmp_path / "p.html", neighbours=0, progress=LogProgress(lines.append)
+    )
+    assert (tmp_path / "p.html").stat().st_size > 1000
+    assert any("skipped: Cannot read the image" in line and "text.jpg" in line for line in lines)

@@ -280,11 +280,14 @@ def test_the_validation_accuracy_is_that_of_the_weights_that_are_kept(trees: Pat
     assert result.metrics[-1]["epoch"] == 4
 
 
-def test_a_run_that_cannot_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_cannot_start_leaves_no_folder(trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(PolycovError, match="There is no folder 'nowhere'"):
         train("nowhere", cache=tmp_path / "cache")
     assert not (tmp_path / "runs").exists()
+    with pytest.raises(PolycovError, match="Unknown optimizer"):
+        train(config(trees, optimizer="sgdd"), cache=tmp_path / "cache")
+    assert not list((tmp_path / "runs").iterdir())
     with pytest.raises(PolycovError, match="Expected out, the folder of the run to resume"):
         train("nowhere", resume=True)
 

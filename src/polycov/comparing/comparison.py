@@ -63,6 +63,9 @@ class Comparison:
         """Writes the page, figures and tables, by default into the folder of the comparison; returns the page."""
         return report([self], path)
 
+    def __str__(self) -> str:
+        return "\n".join([f"{len(self.records)} settings in {self.folder}", *self.words()])
+
     def _repr_html_(self) -> str:
         """For notebooks."""
         words = "".join(f"<p>{html.escape(text)}</p>" for text in self.words())

@@ -38,7 +38,7 @@ class Recommendation:
         )
         if chosen.val == best.val:
             below = "everything smaller is measurably worse" if self.smaller else "nothing smaller was compared"
-            text += f"Nothing is better on the {self.images} validation images, and {below}."
+            text += f"Nothing is better on the {self.images} validation images of all seeds, and {below}."
         else:
             text += self._trade()
         if self.possible_loss > WIDE and self.compared > 1:
@@ -51,8 +51,8 @@ class Recommendation:
         gap, low, high = (round(100 * value, 1) + 0.0 for value in (self.gap.mean, self.gap.low, self.gap.high))
         return (
             f"The best on validation is {best.label} ({best.test:.1%} on the test images), but on the {self.images} "
-            f"validation images the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), is not measurable, "
-            f"and it is {best.bytes / chosen.bytes:.1f} times the size."
+            f"validation images of all seeds the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), is not "
+            f"measurable, and it is {best.bytes / chosen.bytes:.1f} times the size."
         )
 
     @property

@@ -125,6 +125,8 @@ def _explain_batch(
             others.append(next((int(j) for j in order[i] if int(j) != targets[i]), None))
         else:
             others.append(None if name is None else _class_index(model, name))
+        if others[-1] == targets[i] and classes[i] is not None:
+            raise PolycovError(f"Expected two different classes to compare, got {model.classes[targets[i]]!r} twice.")
     weights, bias = _weights(model, targets, others)
     evidence = collect_evidence(model.pool, local)
     regions, constant = evidence.locations(weights)

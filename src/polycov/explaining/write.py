@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from polycov.data.images import read_image
 from polycov.errors import PolycovError
 from polycov.explaining.explain import RUNNER_UP
 from polycov.explaining.explained import explain_images
@@ -43,7 +44,8 @@ def write_explanations(
         progress: receives messages and progress.
 
     Raises:
-        PolycovError: if there is no such model, image or class, or ``out`` has another ending.
+        PolycovError: if there is no such model, image or class, or ``out`` has another ending. Among several images,
+            unreadable ones are skipped and named.
 
     Example::
 
@@ -54,7 +56,7 @@ def write_explanations(
         raise PolycovError(f"Expected out to be a file that ends in .html, .png, .svg or .pdf, got {str(out)!r}.")
     if neighbours < 0:
         raise PolycovError(f"Expected neighbours to be at least 0, got {neighbours}.")
-    files = image_files([images] if isinstance(images, str | Path) else images)
+    files = _readable(image_files([images] if isinstance(images, str | Path) else images), progress)
     page = out.suffix.lower() == ".html"
     loaded = Model.from_pretrained(model).to(choose_device(device))
     training = _training_images(model, loaded, progress) if page and neighbours else None
@@ -65,6 +67,27 @@ def write_explanations(
         return [write_explanation_page(out, explained)]
     paths = [out] if len(files) == 1 else [out.with_stem(f"{out.stem}-{i}") for i in range(1, len(files) + 1)]
     return [write_explanation_figure(path, item) for path, item in zip(paths, explained, strict=True)]
+
+
+def _readable(files: list[Path], progress: Progress) -> list[Path]:
+    """The images that can be read; the others are named.
+
+    Raises:
+        PolycovError: if there is none.
+    """
+    readable: list[Path] = []
+    for file in files:
+        try:
+            read_image(file)
+        except PolycovError as error:
+            if len(files) == 1:
+                raise
+            progress.message(f"skipped: {error}")
+        else:
+            readable.append(file)
+    if not readable:
+        raise PolycovError("None of the images can be read.")
+    return readable
 
 
 def _training_images(model: str | Path, loaded: Model, progress: Progress) -> TrainingImages | None:

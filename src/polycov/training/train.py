@@ -1,6 +1,6 @@
 """Training a classifier in one call."""
 
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -94,8 +94,13 @@ def train(
     accelerator.wait_for_everyone()
     folder.path.mkdir(parents=True, exist_ok=True)
     progress.message(f"run: {folder.path}")
-    with folder.lock() if accelerator.is_main_process else nullcontext():
-        _run(config, folder, resume, images, cache_path, accelerator, progress)
+    try:
+        with folder.lock() if accelerator.is_main_process else nullcontext():
+            _run(config, folder, resume, images, cache_path, accelerator, progress)
+    except BaseException:
+        with suppress(OSError):
+            folder.path.rmdir()  # if nothing was written: a mistake in the options leaves no empty folder
+        raise
     return _result(folder)
 
 
