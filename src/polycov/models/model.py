@@ -12,7 +12,7 @@ from polycov.models.hub import ModelCard, ModelHubMixin, find_model_folder
 
 # isort: split
 from polycov.data.transforms import Preprocessing
-from polycov.errors import NonFiniteError, PolycovError, positive_int
+from polycov.errors import MissingDependencyError, NonFiniteError, PolycovError, positive_int
 from polycov.models.backbones import Backbone
 from polycov.models.description import check_sizes, describe, known_facts
 from polycov.models.foreign import holds_reduction, load_foreign
@@ -173,6 +173,8 @@ class Model(PoolingHead, ModelHubMixin):
         where = f"{folder.CONFIG} in {str(folder.path)!r}"
         try:
             model = _rebuild(description, tensors)
+        except MissingDependencyError:
+            raise
         except PolycovError as error:
             raise type(error)(f"Cannot rebuild the model of {where}. {error}") from error
         except Exception as error:  # a file from elsewhere can be wrong in every way

@@ -56,7 +56,8 @@ def _import_problem(error: Exception) -> str:
     except Exception as cause:
         return (
             f"Backbones need timm, which needs torchvision, and torchvision cannot be imported ({_in_short(cause)}). "
-            f"Install the one for torch {torch.__version__}: pip install --force-reinstall --no-deps torchvision"
+            f"Install the one for torch {torch.__version__}, from where you got torch: "
+            "pip install --force-reinstall --no-deps torchvision"
         )
     return f"Backbones need timm, which cannot be imported ({_in_short(error)}). Update it with: pip install -U timm"
 
