@@ -99,6 +99,14 @@ MISTAKES = {
     "probe without validation": (["train", "TREES", *TINY, "--probe", "--val-fraction", "0"], "--val-fraction"),
     "embed into a file": (["embed", "ipccp-ts", "TREES", "-o", "x.parquet"], "--out is a folder of shards"),
     "report nothing": (["report"], "Expected folders of comparisons"),
+    "explain nothing": (["explain", "RUN"], "Expected images"),
+    "explain no image": (["explain", "RUN", "nowhere.jpg"], "There is no image 'nowhere.jpg'"),
+    "explain no class": (["explain", "RUN", "IMAGE", "--class", "ahs"], "Did you mean 'ash'"),
+    "explain against no class": (["explain", "RUN", "IMAGE", "--against", "brich"], "Did you mean 'birch'"),
+    "explain no run": (["explain", "TREES", "IMAGE"], "it has no config.json"),
+    "explain as text": (["explain", "RUN", "IMAGE", "-o", "x.txt"], "ends in .html, .png, .svg or .pdf, got 'x.txt'"),
+    "explain on no device": (["explain", "RUN", "IMAGE", "--device", "foo"], "The device 'foo' is not available"),
+    "explain with fewer neighbours": (["explain", "RUN", "IMAGE", "--neighbours", "-1"], "at least 0, got -1"),
 }
 
 
@@ -108,7 +116,7 @@ def test_a_mistake_ends_in_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     arguments, message = MISTAKES[mistake]
-    names = {"TREES": str(trees), "RUN": str(finished)}
+    names = {"TREES": str(trees), "RUN": str(finished), "IMAGE": str(trees / "test" / "ash" / "006.jpg")}
     sentence = fails(*(names.get(argument, argument) for argument in arguments))
     assert sentence.startswith("polycov: ")
     assert message in sentence
@@ -222,6 +230,28 @@ def test_an_interrupted_prediction_keeps_what_it_has_and_what_was_there(
     out = capsys.readouterr().out
     assert f"cannot classify {asked[1]}: NaN" in out
     assert "2 of 9 images" in out
+
+
+def test_explain_writes_a_page_or_figures(
+    finished: Path, trees: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images = [str(trees / "test" / "ash" / "006.jpg"), str(trees / "test" / "birch" / "007.jpg")]
+    page = tmp_path / "new" / "page.html"
+    main(["explain", str(finished), *images, "-o", str(page), "--class", "cedar", "--against", "ash"])
+    text = page.read_text(encoding="utf-8")
+    assert text.count("Why cedar and not ash?") >= 2
+    assert "Most similar training images" in text
+    main(["explain", str(finished), *images, "-o", str(tmp_path / "figure.png")])
+    out = capsys.readouterr().out
+    assert str(page) in out
+    assert "figure-1.png" in out
+    assert "figure-2.png" in out
+    with Image.open(tmp_path / "figure-2.png") as figure:
+        assert figure.width > 1000
+    main(["export", str(finished), "-o", str(tmp_path / "model")])
+    main(["explain", str(tmp_path / "model"), images[0], "-o", str(page)])  # not a run: it has no training images
+    assert "no similar training images" in capsys.readouterr().out
+    assert "Most similar training images" not in page.read_text(encoding="utf-8")
 
 
 def test_export_writes_what_predict_reads(

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fake_images import write_classes, write_data
+from fake_images import make_image, write_classes, write_data
 from polycov.commands.main import main
 from polycov.comparing.compare import compare
 from polycov.comparing.grid import SettingKey
@@ -77,6 +77,35 @@ def test_a_comparison_is_complete_and_can_be_extended(trees: Path, tmp_path: Pat
     shown = both._repr_html_()
     assert "<table>" in shown
     assert "Use " in shown
+
+
+@pytest.mark.slow
+def test_mistakes_are_explained_beside_the_report(tmp_path: Path) -> None:
+    trees = write_data(tmp_path / "trees", train=12, test=6)
+    make_image(1, 99).save(trees / "test" / "ash" / "099.jpg")  # a birch among the ashes
+    few = {**TINY, "methods": ("average", "fewer-channels"), "dims": (8,)}
+    plain = compare(trees, out=tmp_path / "cmp", seeds=1, explain=False, **few)
+    assert not (tmp_path / "cmp" / "explanations.html").exists()
+    assert "explanations.html" not in plain.report().read_text()
+    comparison = compare(trees, out=tmp_path / "cmp", seeds=1, **few)
+    page = tmp_path / "cmp" / "explanations.html"
+    gallery = comparison.study.gallery
+    assert gallery is not None
+    wrong = [entry for entry in gallery["predictions"] if entry["class"] != entry["prediction"]]
+    assert any(entry["name"] == "test/ash/099.jpg" for entry in wrong)
+    for entry in wrong:
+        assert f'id="{entry["explanation"]}"' in page.read_text()
+        assert f"Why {entry['prediction']} and not {entry['class']}?" in page.read_text()
+        assert f'href="explanations.html#{entry["explanation"]}"' in comparison.report().read_text()
+    assert all("explanation" not in entry for entry in gallery["predictions"] if entry not in wrong)
+    written = page.stat().st_mtime_ns
+    assert compare(trees, out=tmp_path / "cmp", seeds=1, **few).study.gallery == gallery
+    assert page.stat().st_mtime_ns == written  # nothing changed
+    elsewhere = comparison.report(tmp_path / "else where").read_text()
+    assert 'href="cmp/explanations.html#' in elsewhere
+    assert (tmp_path / "else where" / "cmp" / "explanations.html").is_file()
+    page.unlink()
+    assert "explanations.html" not in comparison.report().read_text()  # no broken links
 
 
 @pytest.mark.slow

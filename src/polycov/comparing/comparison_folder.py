@@ -28,8 +28,9 @@ class ComparisonFolder:
 
     ``config.json`` says what is compared, ``records.jsonl`` has a line per setting that is done, ``splits/SEED.json``
     the validation images of each seed, ``features.json`` facts about the local features, ``gallery.json`` images for
-    the page, ``explanations.html`` explanations of the mistakes among them, ``runs`` the training runs. Each setting is measured by a process that holds its lock, and its record is
-    appended when it is complete: a kill costs the settings in flight, and several processes can share a grid.
+    the page, ``explanations.html`` explanations of mistakes among them, ``runs`` the training runs. Each setting is
+    measured by a process that holds its lock, and its record is appended when it is complete: a kill costs the settings
+    in flight, and several processes can share a grid.
 
     Args:
         path: of the folder.

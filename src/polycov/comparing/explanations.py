@@ -46,7 +46,7 @@ def explain_gallery(
     try:
         model = Model.from_pretrained(_run(prepared, record, channels))
         _write_page(prepared, model, list(mistakes.values()), progress)
-    except PolycovError as error:  # the comparison is complete without
+    except (PolycovError, OSError) as error:  # the comparison is complete without
         progress.message(f"no explanations: {error}")
         return gallery
     for entry in _entries(gallery):

@@ -83,7 +83,7 @@ def pack(values: Tensor) -> dict[str, Any]:
 
     Example:
         >>> pack(torch.tensor([4.0, -1.0, 0.0]))
-        {'scale': 4.0, 'bytes': 'f8EA'}
+        {'scale': 4.0, 'bytes': 'f8AA'}
     """
     scale = float(values.abs().max()) or 1.0
     codes = (LEVELS * values.sign() * (values.abs() / scale).sqrt()).round().to(torch.int8)
@@ -148,7 +148,10 @@ def _view(view: Explanation) -> dict[str, Any]:
         "question": view.question,
         "rows": [
             (f"regions for {view.target}", _signed(float(regions.clamp(min=0).sum()))),
-            (f"regions {f'for {view.against}' if view.against else f'against {view.target}'}", _signed(float(regions.clamp(max=0).sum()))),
+            (
+                f"regions {f'for {view.against}' if view.against else f'against {view.target}'}",
+                _signed(float(regions.clamp(max=0).sum())),
+            ),
             ("belongs to no region", _signed(view.constant)),
         ],
         "score": _signed(view.score),
@@ -164,7 +167,9 @@ def _summary(regions: Tensor) -> str:
     order = regions.flatten().argsort(descending=True).tolist()
     texts = []
     for words, chosen in (("Most for", order[:3]), ("most against", order[::-1][:3])):
-        places = ", ".join(f"row {i // width + 1}, column {i % width + 1} ({_signed(float(regions.flatten()[i]))})" for i in chosen)
+        places = ", ".join(
+            f"row {i // width + 1}, column {i % width + 1} ({_signed(float(regions.flatten()[i]))})" for i in chosen
+        )
         texts.append(f"{words}: {places}")
     return f"A map of {height} by {width} regions. {'; '.join(texts)}."
 
@@ -189,9 +194,9 @@ def _signed(value: float) -> str:
 
 def _jpeg(image: Tensor, side: int | None = None) -> str:
     """An image with values from 0 to 1, (3, H, W), as a data URL."""
-    picture = Image.fromarray((image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8))
+    pixels = Image.fromarray((image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8))
     if side is not None:
-        picture.thumbnail((side, side))
+        pixels.thumbnail((side, side))
     file = io.BytesIO()
-    picture.save(file, "jpeg", quality=85)
+    pixels.save(file, "jpeg", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+
 @dataclass(frozen=True)
 class RegionGrid:
     """A map of ``height`` × ``width`` locations in at most ``most`` × ``most`` regions; few locations stay single.

@@ -5,6 +5,8 @@ vector of l_n x_nᵀ. The inner product of two features is then a sum over pairs
 ⟨Σ_n f_n, Σ_m g_m⟩ = Σ_nm ⟨f_n, g_m⟩.
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -40,11 +42,22 @@ def region_shares(pool: Pool, local: Tensor, grid: RegionGrid) -> Tensor:
     for stage in pool.post:
         output = stage(vector)
         if stage.degree is None:  # affine, or its tangent at this vector
-            shares = torch.func.jvp(stage, (vector.repeat(len(shares), 1),), (shares,))[1]
+            shares = _tangent(stage, vector, shares)
         else:
             shares = shares * torch.where(vector == 0, 0.0, output / torch.where(vector == 0, 1.0, vector))
         vector = output
     return shares + (vector - shares.sum(0)) / len(shares)
+
+
+def _tangent(stage: Callable[[Tensor], Tensor], vector: Tensor, directions: Tensor) -> Tensor:
+    """The derivative of a stage at a vector, in several directions: that of its adjoint, which is linear."""
+    with torch.enable_grad():
+        point = vector.repeat(len(directions), 1).requires_grad_()
+        output = stage(point)
+        weights = torch.zeros_like(output).requires_grad_()
+        (adjoint,) = torch.autograd.grad(output, point, weights, create_graph=True)
+        (result,) = torch.autograd.grad(adjoint, weights, directions)
+    return result
 
 
 def _second_order(evidence: SecondOrderEvidence, grid: RegionGrid) -> Tensor:

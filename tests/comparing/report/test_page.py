@@ -2,8 +2,6 @@
 
 import math
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,6 @@ from polycov.comparing.study import Study
 from polycov.data import read_data
 
 METHODS = ("average", "isqrt-cov", "ipccp-ts", "monet-2-ts", "</script><b>evil")
-BROWSER, DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage"
-)
 
 
 def point(method: str, dim: int | None, size: int, test: float) -> Point:
@@ -42,6 +35,10 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = read_data(str(write_data(folder / "trees")))
     predictions = np.array(data["test"].labels)
     predictions[0] = 1
+    gallery = make_gallery(data, predictions.tolist())
+    for entry in (*gallery["predictions"], gallery["pairs"][0]["one"]):
+        if entry["index"] == 0:
+            entry["explanation"] = "test-0"
     gap = Difference(-0.1, -0.12, -0.08, 0.001, -0.11)
     study = Study(
         "trees",
@@ -52,26 +49,12 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
         points,
         {(p.method, p.dim): gap for p in points if p.method != "isqrt-cov"},
         Recommendation(points[1], points[-1], gap, 6, 3),
-        {"of": "ipccp-ts, 512 dimensions", **make_gallery(data, predictions.tolist())},
+        {"of": "ipccp-ts, 512 dimensions", **gallery},
         [("data", "trees"), ("command", "polycov compare trees")],
     )
-    write_page(folder / "report.html", [study])
+    write_page(folder / "report.html", [study], ["explanations.html"])
+    write_page(folder / "alone.html", [study])
     return folder / "report.html"
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if BROWSER is None or DRIVER is None:
-        pytest.skip("needs Chromium and ChromeDriver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in FLAGS.split():
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    yield driver
-    driver.quit()
 
 
 def opened(browser: Any, page: Path, width: int = 1200) -> Any:
@@ -88,7 +71,9 @@ def shown_methods(browser: Any, chart: str = "accuracy") -> list[str]:
 
 def test_the_page_needs_no_other_file_and_no_network(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    assert not re.search(r"(src|href)=\"(?!data:)", text)
+    addresses = set(re.findall(r"(?:src|href)=\"(?!data:)([^\"]*)", text))
+    assert addresses == {"explanations.html#test-0"}  # the only link, relative, and only where that page exists
+    assert not re.search(r"(src|href)=\"(?!data:)", (page.parent / "alone.html").read_text(encoding="utf-8"))
     assert "@import" not in text
     assert "fetch(" not in text
     assert re.findall(r"https?://[^\s\"']+", text) == ["http://www.w3.org/2000/svg"]  # a name, not an address
@@ -168,3 +153,10 @@ def test_images_are_shown_and_wrong_ones_say_what_they_are(browser: Any, page: P
     assert "birch" in wrong.text
     assert "it is ash" in wrong.text
     assert len(browser.find_elements("css selector", ".pair")) == 1
+
+
+def test_mistakes_link_to_their_explanations(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    links = browser.find_elements("css selector", "a")
+    assert [link.get_attribute("aria-label") for link in links] == ["why birch", "why birch"]  # in a pair, and alone
+    assert all(link.text == "why?" for link in links)
