@@ -162,6 +162,16 @@ def test_there_is_no_script_error_and_names_are_not_markup(
     np.testing.assert_allclose(shown(browser), items[0].views[0].regions.flatten(), rtol=0.01, atol=1e-6)
 
 
+def test_every_map_is_described_in_words(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    ids = re.findall(r'\bid="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    described = re.findall(r'aria-describedby="([^"]*)"', text)
+    assert described == ["summary-test-1", "summary-image-2"]
+    assert set(described) < set(ids)
+    assert text.count("A map of 8 by 8 regions. Most for: row ") == 6
+
+
 def test_hovering_a_region_shows_what_it_works_with(browser: Any, page: Path, items: list[ExplainedImage]) -> None:
     opened(browser, page)
     whole = shown(browser)

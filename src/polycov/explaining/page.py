@@ -194,9 +194,9 @@ def _signed(value: float) -> str:
 
 def _jpeg(image: Tensor, side: int | None = None) -> str:
     """An image with values from 0 to 1, (3, H, W), as a data URL."""
-    picture = Image.fromarray((image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8))
+    pixels = Image.fromarray((image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8))
     if side is not None:
-        picture.thumbnail((side, side))
+        pixels.thumbnail((side, side))
     file = io.BytesIO()
-    picture.save(file, "jpeg", quality=85)
+    pixels.save(file, "jpeg", quality=85)
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
