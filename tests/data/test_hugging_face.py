@@ -32,7 +32,7 @@ def test_a_data_set_on_disk(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_missing_data_set_is_named() -> None:
     pytest.importorskip("datasets")
-    with pytest.raises(PolycovError, match=r"^Cannot read the data set 'no/such': "):
+    with pytest.raises(PolycovError, match=r"^Cannot read the dataset 'no/such': "):
         read_splits("hfds/no/such")
 
 
