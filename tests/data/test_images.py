@@ -2,13 +2,11 @@ import os
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from fake_images import make_image, write_classes, write_data
 from polycov.data import ImageData, Samples, read_data
-from polycov.data.images import Files, decode, hold_out, join, require_trainable, require_validation
+from polycov.data.images import Files, hold_out, join, require_trainable, require_validation
 from polycov.errors import PolycovError
 
 
@@ -70,39 +68,6 @@ def test_joined_splits_and_excluded_names(trees: Path) -> None:
     excluded = {data["train"].name(0), data["test"].name(1)}
     remaining = data.without(excluded)
     assert names(data.all_samples()) - names(remaining.all_samples()) == excluded
-
-
-def test_images_are_upright_rgb_on_white(tmp_path: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # orientation: rotated by 90 degrees
-    make_image(0, 0).resize((30, 20)).save(tmp_path / "rotated.jpg", exif=exif)
-    Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "clear.png")
-    Image.new("P", (4, 4)).save(tmp_path / "palette.gif")
-    assert decode(Image.open(tmp_path / "rotated.jpg")).size == (20, 30)
-    assert decode(Image.open(tmp_path / "clear.png")).getpixel((0, 0)) == (255, 255, 255)
-    assert decode(Image.open(tmp_path / "palette.gif")).mode == "RGB"
-
-
-def test_images_of_16_and_32_bits_are_scaled_not_clipped(tmp_path: Path) -> None:
-    ramp = np.linspace(0, 65535, 256).reshape(16, 16)
-    Image.fromarray(ramp.astype(np.uint16)).save(tmp_path / "16.png")
-    Image.fromarray((ramp / 65535).astype(np.float32)).save(tmp_path / "unit.tiff")
-    for name in ("16.png", "unit.tiff"):
-        red = np.asarray(decode(Image.open(tmp_path / name)))[..., 0].astype(float)
-        np.testing.assert_allclose(red, ramp / 257, atol=1)
-    Image.fromarray((ramp * 10).astype(np.float32)).save(tmp_path / "large.tiff")
-    samples = Samples(Files(tmp_path), ["large.tiff"], [0])
-    with pytest.raises(PolycovError, match=r"'large.tiff': expected values from 0 to 255, got 0 to 655350"):
-        samples.image(0)
-
-
-def test_unreadable_images_are_named_with_a_short_reason(tmp_path: Path) -> None:
-    (tmp_path / "text.jpg").write_text("not an image")
-    samples = Samples(Files(tmp_path), ["text.jpg", "absent.jpg"], [0, 0])
-    with pytest.raises(PolycovError, match=r"^Cannot read the image 'text.jpg': it is not an image\.$"):
-        samples.image(0)
-    with pytest.raises(PolycovError, match=r"^Cannot read the image 'absent.jpg': it is missing\.$"):
-        samples.image(1)
 
 
 def test_names_that_are_not_utf8(tmp_path: Path) -> None:

@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 
 from fake_images import make_image, write_classes
-from polycov.data.walk import count_images, image_extensions, iterate_images, list_images
+from polycov.data.image_files import image_extensions
+from polycov.data.walk import count_images, iterate_images, list_images
 from polycov.errors import PolycovError
 
 

@@ -5,14 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal
 
-from polycov.data.images import ImageData, Samples, decode
+from polycov.data.image_files import UnreadableImageError
+from polycov.data.images import ImageData, Samples
 from polycov.errors import PolycovError
 from polycov.progress import SILENT, Progress
 from polycov.system.files import read_json, write_json
 
 Broken = Literal["stop", "skip"]
-FORMAT_VERSION = 2
-REPAIRABLE = ("PermissionError", "FileNotFoundError")  # without a change of the image's stamp
+FORMAT_VERSION = 3
 CHUNK = 64  # images per unit of work
 
 
@@ -34,13 +34,14 @@ def find_broken(data: ImageData, cache: Path, *, workers: int = 2, progress: Pro
     cached = _read_cached(path)
     if cached is not None:
         return cached
-    unreadable: dict[str, str] = {}
+    errors: dict[str, UnreadableImageError] = {}
     chunks = [range(i, min(i + CHUNK, len(samples))) for i in range(0, len(samples), CHUNK)]
     with progress.task("checking images", len(samples)) as task, ThreadPoolExecutor(max(workers, 1)) as pool:
         for chunk, problems in zip(chunks, pool.map(lambda chunk: _unreadable(samples, chunk), chunks), strict=True):
-            unreadable |= problems
+            errors |= problems
             task.advance(len(chunk))
-    if not any(reason.startswith(REPAIRABLE) for reason in unreadable.values()):
+    unreadable = {name: error.reason for name, error in errors.items()}
+    if not any(error.repairable for error in errors.values()):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"version": FORMAT_VERSION, "unreadable": unreadable})
     return unreadable
@@ -51,20 +52,19 @@ def _read_cached(path: Path) -> dict[str, str] | None:
         value: Any = read_json(path)
     except PolycovError:  # missing or damaged
         return None
-    valid = isinstance(value, dict) and value.get("version") == FORMAT_VERSION
-    return value["unreadable"] if valid else None
+    unreadable = value.get("unreadable") if isinstance(value, dict) and value.get("version") == FORMAT_VERSION else None
+    valid = isinstance(unreadable, dict) and all(isinstance(reason, str) for reason in unreadable.values())
+    return unreadable if valid else None
 
 
-def _unreadable(samples: Samples, indices: Iterable[int]) -> dict[str, str]:
-    problems = {}
+def _unreadable(samples: Samples, indices: Iterable[int]) -> dict[str, UnreadableImageError]:
+    errors = {}
     for i in indices:
         try:
-            image = samples.source.open(samples.items[i])
-            image.draft("RGB", (64, 64))  # a JPEG is read to its end, but decoded at a small size
-            decode(image)
-        except Exception as error:  # Pillow and its plugins raise many kinds
-            problems[samples.name(i)] = f"{type(error).__name__}: {error}"
-    return problems
+            samples.image(i, check=True)
+        except UnreadableImageError as error:
+            errors[samples.name(i)] = error
+    return errors
 
 
 def exclude_broken(
@@ -84,7 +84,7 @@ def exclude_broken(
     if not unreadable:
         return data
     names = sorted(unreadable)
-    shown = "; ".join(f"{name} ({unreadable[name].partition(':')[0]})" for name in names[:10])
+    shown = "; ".join(f"{name} ({unreadable[name].removeprefix('it is ')})" for name in names[:10])
     count = sum(len(samples) for samples in data.splits.values())
     message = f"{len(names)} of {count} images are unreadable: {shown}{'; …' if len(names) > 10 else ''}"
     if broken == "stop":

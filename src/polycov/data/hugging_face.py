@@ -1,13 +1,11 @@
 """Datasets of the Hugging Face hub, or saved on disk in its formats."""
 
-import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from polycov.data.class_folders import SPLIT_NAMES
+from polycov.data.image_files import Content
 from polycov.data.images import SPLITS, ImageData, Samples
 from polycov.errors import MissingDependencyError, PolycovError
 
@@ -22,10 +20,11 @@ class Rows:
     column: str
     always_readable = False
 
-    def open(self, item: Item) -> Image.Image:
-        """Opens an image, from the bytes in its row or the file named there."""
+    def open(self, item: Item) -> Content:
+        """The bytes in its row, or the file named there."""
         image = self.tables[item[0]][item[1]][self.column]
-        return Image.open(io.BytesIO(image["bytes"]) if image["bytes"] else image["path"])
+        content: Content = image["bytes"] or image["path"]
+        return content
 
     def name(self, item: Item) -> str:
         """Table and row."""

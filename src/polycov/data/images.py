@@ -3,15 +3,15 @@
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 
+from polycov.data.image_files import Content, UnreadableImageError, read_image
 from polycov.errors import PolycovError, quoted
 
 Split = Literal["train", "val", "test"]
@@ -21,8 +21,8 @@ SPLITS: tuple[Split, ...] = ("train", "val", "test")
 class Source(Protocol):
     """Where images come from. An item is what the source needs to find one of them."""
 
-    def open(self, item: Any) -> Image.Image:
-        """Returns an image, possibly not decoded yet."""
+    def open(self, item: Any) -> Content:
+        """Returns an image, or the path or bytes of a file of one."""
 
     def name(self, item: Any) -> str:
         """Returns the name of an image, unique within the source."""
@@ -42,9 +42,9 @@ class Files:
     root: Path
     always_readable = False
 
-    def open(self, item: str) -> Image.Image:
-        """Opens a file."""
-        return Image.open(self.root / item)
+    def open(self, item: str) -> Path:
+        """The path of the file."""
+        return self.root / item
 
     def name(self, item: str) -> str:
         """The relative path."""
@@ -80,67 +80,23 @@ class Samples:
         """Returns the name of an image."""
         return self.source.name(self.items[index])
 
-    def image(self, index: int) -> Image.Image:
-        """Returns an image in RGB, upright.
+    def image(self, index: int, *, check: bool = False) -> Image.Image:
+        """Returns an image as `read_image` does; with ``check`` at a small size, to see whether it can be read.
 
         Raises:
-            PolycovError: if it cannot be read; the message names it.
+            UnreadableImageError: if it cannot be read; the message names it.
         """
-        return _decoded(self.name(index), lambda: self.source.open(self.items[index]))
+        name = self.name(index)
+        try:
+            content = self.source.open(self.items[index])
+        except OSError as error:
+            raise UnreadableImageError(name, str(error.strerror or error)) from error
+        return read_image(content, name, check=check)
 
     def select(self, indices: Iterable[int]) -> "Samples":
         """Returns the images with these indices."""
         chosen = list(indices)
         return Samples(self.source, [self.items[i] for i in chosen], [self.labels[i] for i in chosen])
-
-
-def read_image(file: str | os.PathLike[str]) -> Image.Image:
-    """Returns the image of a file in RGB, upright.
-
-    Raises:
-        PolycovError: if it cannot be read; the message names it.
-    """
-    return _decoded(os.fspath(file), lambda: Image.open(file))
-
-
-def _decoded(name: str, opened: Callable[[], Image.Image]) -> Image.Image:
-    try:
-        return decode(opened())
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise PolycovError(f"Cannot read the image {name!r}: {_reason(error)}.") from error
-
-
-def decode(image: Image.Image) -> Image.Image:
-    """Returns an image decoded, rotated according to its EXIF data, on white where transparent, in RGB."""
-    with image:
-        image.load()
-        upright = _eight_bits(ImageOps.exif_transpose(image))
-        if upright.mode in ("RGBA", "LA", "PA") or "transparency" in upright.info:
-            upright = upright.convert("RGBA")
-            white = Image.new("RGBA", upright.size, "white")
-            upright = Image.alpha_composite(white, upright)
-        return upright.convert("RGB")
-
-
-def _eight_bits(image: Image.Image) -> Image.Image:
-    """Scales an image of 16 or 32 bits per channel to 8 bits; Pillow's own conversion would clip it."""
-    if not image.mode.startswith(("I", "F")):
-        return image
-    values = np.asarray(image, dtype=np.float64)
-    largest = float(values.max(initial=0))
-    scales = (1.0, 255.0) if image.mode == "F" else (255.0, 65535.0)
-    scale = next((scale for scale in scales if largest <= scale), None)
-    if scale is None or not values.min(initial=0) >= 0:
-        raise ValueError(f"expected values from 0 to {scales[-1]:g}, got {values.min():g} to {largest:g}")
-    scale = 65535.0 if image.mode.startswith("I;16") else scale
-    return Image.fromarray(np.round(values * (255 / scale)).astype(np.uint8))
-
-
-def _reason(error: Exception) -> str:
-    """A short reason; Pillow's own would repeat the whole path."""
-    if isinstance(error, FileNotFoundError):
-        return "it is missing"
-    return "it is not an image" if "cannot identify" in str(error) else str(error).rstrip(".")
 
 
 @dataclass(frozen=True)

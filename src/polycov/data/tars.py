@@ -3,7 +3,6 @@
 The webdataset package reads shards as a stream; here any image is read by its offset, in any order.
 """
 
-import io
 import json
 import os
 import re
@@ -12,11 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
 from polycov.data.class_folders import SPLIT_NAMES
+from polycov.data.image_files import image_extensions
 from polycov.data.images import SPLITS, ImageData, Samples, Split
-from polycov.data.walk import image_extensions
 from polycov.errors import PolycovError
 
 Item = tuple[int, str, int, int]  # index of the shard, name, offset, size
@@ -40,9 +37,9 @@ class Tars:
             self.handles[shard] = os.open(self.shards[shard], os.O_RDONLY)
         return os.pread(self.handles[shard], size, offset)
 
-    def open(self, item: Item) -> Image.Image:
-        """Opens an image."""
-        return Image.open(io.BytesIO(self.read(item)))
+    def open(self, item: Item) -> bytes:
+        """The bytes of an image."""
+        return self.read(item)
 
     def name(self, item: Item) -> str:
         """Shard and member."""

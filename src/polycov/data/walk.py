@@ -5,15 +5,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from PIL import Image
-
+from polycov.data.image_files import image_extensions
 from polycov.errors import PolycovError
-
-
-def image_extensions() -> tuple[str, ...]:
-    """Returns the file extensions that Pillow can read, in lower case."""
-    Image.init()
-    return tuple(sorted(ext for ext, kind in Image.registered_extensions().items() if kind in Image.OPEN))
 
 
 def iterate_images(paths: Iterable[Path]) -> Iterator[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from PIL import Image
 
-from polycov.data.images import decode
+from polycov.data.image_files import UnreadableImageError, read_image
 from polycov.errors import MissingDependencyError, PolycovError
 from polycov.explaining import app_html as html
 from polycov.explaining.app_neighbours import Neighbour, TrainingImages
@@ -20,7 +20,6 @@ from polycov.progress import SILENT, Progress
 from polycov.system.devices import choose_device
 from polycov.training.run_folder import Run, RunFolder
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")  # no decoder that runs another program
 MAX_PIXELS = 64_000_000
 PREDICTED, NOTHING, CLASS = "predicted", "nothing", "class "  # values of the two choices
 INSTALL = "Install it with: pip install 'polycov[app]'"
@@ -112,28 +111,6 @@ def _training_images(run: str | Path, model: Model, progress: Progress) -> Train
         return None
 
 
-def read_image(path: str | Path) -> Image.Image:
-    """Reads an image that anyone may have sent.
-
-    Raises:
-        PolycovError: if it is not an image, too large, or broken in any way.
-    """
-    Image.init()
-    try:
-        with Path(path).open("rb") as file:
-            image = Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN])
-            if image.width * image.height > MAX_PIXELS:
-                size = f"{image.width} × {image.height} pixels"
-                raise PolycovError(f"This image has {size}; at most {MAX_PIXELS // 10**6} million are read.")
-            return decode(image)
-    except PolycovError:
-        raise
-    except Exception as error:  # a broken file can make a decoder raise anything
-        reason = str(getattr(error, "strerror", None) or error)  # not where the file is on this machine
-        kind = "not an image that can be read" if "cannot identify" in reason else f"broken: {reason}"
-        raise PolycovError(f"This file is {kind}. Try a JPEG, PNG or WebP file.") from error
-
-
 def answer(runs: Sequence[LoadedRun], upload: dict[str, Any] | None, explained: str, against: str) -> str:
     """Returns what the page shows, as HTML.
 
@@ -146,9 +123,9 @@ def answer(runs: Sequence[LoadedRun], upload: dict[str, Any] | None, explained: 
     if not upload:
         return html.panels([html.heading(run.name, run.details) for run in runs])
     try:
-        image = read_image(str(upload.get("path")))
-    except PolycovError as error:
-        return html.message(str(error))
+        image = read_image(str(upload.get("path")), "uploaded", max_pixels=MAX_PIXELS)
+    except UnreadableImageError as error:
+        return html.message(f"This file cannot be read: {error.reason}. Try a JPEG, PNG or WebP file.")
     target = explained.removeprefix(CLASS) if explained.startswith(CLASS) else None
     other = against.removeprefix(CLASS) if against.startswith(CLASS) else RUNNER_UP if against == RUNNER_UP else None
     return html.panels([run.panel(image, target, other) for run in runs])

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polycov.data.images import decode
+from polycov.data.image_files import read_image
 from polycov.errors import PolycovError, known
 from polycov.explaining.evidence import collect_evidence
 from polycov.explaining.explanation import EXACT, FIXED, ChannelPair, Explanation
@@ -84,11 +84,7 @@ def prepare_images(
     names, prepared = [], []
     for i, image in enumerate(given):
         names.append(str(image) if isinstance(image, str | Path) else f"image {i}")
-        try:
-            opened = image if isinstance(image, Image.Image) else Image.open(image)
-            prepared.append(model.preprocessing(decode(opened)))
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            raise PolycovError(f"Cannot read the image {names[-1]!r}: {error}") from error
+        prepared.append(model.preprocessing(read_image(image, names[-1])))
     return names, prepared
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from polycov.data.images import read_image
+from polycov.data.image_files import read_image
 from polycov.errors import PolycovError
 from polycov.explaining.explain import RUNNER_UP
 from polycov.explaining.explained import explain_images

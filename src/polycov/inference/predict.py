@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polycov.data.images import read_image
+from polycov.data.image_files import read_image
 from polycov.data.transforms import Preprocessing
 from polycov.data.walk import list_images
 from polycov.errors import NonFiniteError, PolycovError
