@@ -15,6 +15,7 @@ from polycov import functional as F
 from polycov.pooling.functions.lyapunov import LyapunovSqrt
 from polycov.pooling.functions.newton_schulz import NewtonSchulzEigenvalues
 from polycov.pooling.functions.spectral import Power, spectral
+from polycov.pooling.moments import _SecondMoment
 from polycov.pooling.pool import SecondOrderPool
 from polycov.pooling.transforms import is_batched, is_readable, needs_gradient
 from polycov.pooling.vectors.buckets import bucket_table
@@ -201,3 +202,19 @@ def test_nan_is_reported_wherever_values_are_readable() -> None:
         jvp(pool, (x,), (x,))
     pool = polycov.create_pool("isqrt-cov", 4).double()
     assert vmap(pool)(x.unsqueeze(1)).isnan().any(-1).flatten().tolist() == [False, True]
+
+
+def test_without_gradients_a_function_runs_directly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise AssertionError("a context was set up")
+
+    monkeypatch.setattr(_SecondMoment, "setup_context", fail)
+    x = features(2, 5)
+    with torch.no_grad():
+        F.second_moment(x)
+    with torch.inference_mode():
+        F.second_moment(x)
+    with pytest.raises(AssertionError, match="a context was set up"):
+        F.second_moment(x)
+    with torch.no_grad(), forward_ad.dual_level(), pytest.raises(AssertionError, match="a context was set up"):
+        F.second_moment(forward_ad.make_dual(x, x))

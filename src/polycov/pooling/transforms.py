@@ -30,12 +30,18 @@ class SampleFunction(torch.autograd.Function):
 
 
 def call(function: type[SampleFunction], *arguments: Any) -> Any:
-    """Applies a Function, under any transform."""
+    """Applies a Function, under any transform; without a transform or gradients, its ``forward`` alone."""
     if torch.compiler.is_compiling():  # accepts no Function with a derivative in forward mode
         return function.apply(*arguments)
     if torch._C._are_functorch_transforms_active():
         return _for_func(function).apply(*arguments)
+    if not torch.is_grad_enabled() and not _in_forward_mode():
+        return function.forward(*arguments)
     return _for_eager(function).apply(*arguments)
+
+
+def _in_forward_mode() -> bool:
+    return forward_ad._current_level >= 0
 
 
 def without_zeros(ctx: Any) -> None:
@@ -78,7 +84,8 @@ def _subclass(function: type[SampleFunction], methods: dict[str, Any]) -> type[S
 
 def _save(function: type[SampleFunction], ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
     function.setup_context(ctx, inputs, output)
-    ctx.save_for_forward(*ctx.to_save)
+    if _in_forward_mode():
+        ctx.save_for_forward(*ctx.to_save)
 
 
 def _forward_mode(function: type[SampleFunction]) -> Any:
