@@ -20,6 +20,7 @@ from polycov.comparing.grid import SettingKey
 from polycov.errors import PolycovError
 from polycov.progress import LogProgress
 from polycov.system.files import read_json_lines
+from polycov.training.run_folder import RunFolder, load_run
 
 TINY: dict[str, Any] = {
     "backbone": "test_resnet",
@@ -92,13 +93,17 @@ def test_mistakes_are_explained_beside_the_report(tmp_path: Path) -> None:
     page = tmp_path / "cmp" / "explanations.html"
     gallery = comparison.study.gallery
     assert gallery is not None
-    wrong = [entry for entry in gallery["predictions"] if entry["class"] != entry["prediction"]]
-    assert any(entry["name"] == "test/ash/099.jpg" for entry in wrong)
-    for entry in wrong:
+    hardest, pairs = gallery["hardest"], [pair["one"] for pair in gallery["pairs"]]
+    assert hardest[0]["name"] == "test/ash/099.jpg"
+    for entry in (*hardest, *pairs):
         assert f'id="{entry["explanation"]}"' in page.read_text()
         assert f"Why {entry['prediction']} and not {entry['class']}?" in page.read_text()
         assert f'href="explanations.html#{entry["explanation"]}"' in comparison.report().read_text()
-    assert all("explanation" not in entry for entry in gallery["predictions"] if entry not in wrong)
+    assert all("explanation" not in e for e in gallery["predictions"] if e["class"] == e["prediction"])
+    (chosen,) = (tmp_path / "cmp" / "runs").iterdir()  # fitted again, to be explained
+    (record,) = [r for r in comparison.records if r.measurement.spec == load_run(chosen).model.pool.spec]
+    assert record.measurement.predictions == RunFolder(chosen).predictions()["test"]
+    assert record.measurement.test_loss == pytest.approx(RunFolder(chosen).test_loss(), abs=2e-3)
     written = page.stat().st_mtime_ns
     assert compare(trees, out=tmp_path / "cmp", seeds=1, **few).study.gallery == gallery
     assert page.stat().st_mtime_ns == written  # nothing changed

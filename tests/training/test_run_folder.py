@@ -1,7 +1,9 @@
 from pathlib import Path
 
 import pytest
+import torch
 
+from polycov.data.read import read_data
 from polycov.errors import PolycovError
 from polycov.training.run_folder import RunFolder, load_run
 
@@ -40,7 +42,13 @@ def test_a_finished_run_loads_and_others_say_what_they_are(finished: Path, trees
     assert run.config.training.probe
     assert run.data["images"] == {"train": 15, "val": 3, "test": 9}
     assert RunFolder(finished).finished
+    assert [*RunFolder(finished).predictions()] == ["test"]
     assert len(RunFolder(finished).predictions()["test"]) == 9
+    losses = RunFolder(finished).test_loss()
+    test = read_data(str(trees))["test"]
+    logits = run.model(torch.stack([run.model.preprocessing(test.image(i)) for i in range(9)]))
+    expected = torch.nn.functional.cross_entropy(logits, torch.tensor(test.labels), reduction="none")
+    torch.testing.assert_close(torch.tensor(losses), expected.detach(), atol=1e-2, rtol=0)
     with pytest.raises(PolycovError, match="There is no run 'nowhere'"):
         load_run("nowhere")
     with pytest.raises(PolycovError, match="is neither a run nor a model"):

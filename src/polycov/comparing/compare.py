@@ -200,9 +200,10 @@ class ComparisonJob:
         """Keeps images for the page, with the predictions of the recommended feature, and explains mistakes."""
         chosen = comparison.recommendation.chosen if comparison.recommendation else None
         for record in comparison.records:
-            if chosen is not None and record.key == (*chosen.key, 0) and record.measurement.predictions is not None:
-                gallery = make_gallery(self.prepared.data.split(0), record.measurement.predictions)
-                gallery = {"of": chosen.label, **gallery}
+            result = record.measurement
+            if chosen is not None and record.key == (*chosen.key, 0) and result.predictions is not None:
+                images = make_gallery(self.prepared.data.split(0), result.predictions, result.test_loss)
+                gallery = {"of": chosen.label, **images}
                 if self.options.explain:
                     gallery = explain_gallery(self.prepared, record, self.channels, gallery, self.progress)
                 self.folder.write_gallery(gallery)

@@ -1,4 +1,4 @@
-"""Explanations of the mistakes in the gallery, on a page beside the report."""
+"""Explanations of mistakes in the gallery, on a page beside the report."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,13 +20,16 @@ from polycov.training.run_folder import RunFolder
 from polycov.training.train import train
 
 NEIGHBOURS = 4
+ALONE = ("hardest", "predictions")
 Gallery = dict[str, Any]
 
 
 def explain_gallery(
     prepared: Prepared, record: Record, channels: int, gallery: Gallery, progress: Progress = SILENT
 ) -> Gallery:
-    """Explains the mistakes in a gallery: writes a page, and returns the gallery with an anchor for each mistake.
+    """Explains the hardest mistakes and those of the most confused pairs of classes, on a page.
+
+    Returns the gallery, with an anchor for each image that is explained.
 
     A probe keeps no classifier, so that of the setting is fitted again, as a run in the folder of the comparison.
 
@@ -40,7 +43,7 @@ def explain_gallery(
     before = prepared.folder.gallery()
     if before is not None and prepared.folder.explanations.is_file() and _without_anchors(before) == gallery:
         return before
-    mistakes = {entry["index"]: entry for entry in _entries(gallery) if entry["class"] != entry["prediction"]}
+    mistakes = {entry["index"]: entry for entry in [*gallery["hardest"], *(pair["one"] for pair in gallery["pairs"])]}
     if not mistakes:
         return gallery
     try:
@@ -56,7 +59,8 @@ def explain_gallery(
 
 
 def _entries(gallery: Gallery) -> list[Entry]:
-    return [*gallery["predictions"], *(side for pair in gallery["pairs"] for side in (pair["one"], pair["other"]))]
+    sides = (side for pair in gallery["pairs"] for side in (pair["one"], pair["other"]))
+    return [*gallery["hardest"], *gallery["predictions"], *sides]
 
 
 def _without_anchors(gallery: Gallery) -> Gallery:
@@ -64,7 +68,7 @@ def _without_anchors(gallery: Gallery) -> Gallery:
         return {key: value for key, value in entry.items() if key != "explanation"}
 
     pairs = [{**pair, "one": plain(pair["one"]), "other": plain(pair["other"])} for pair in gallery["pairs"]]
-    return {**gallery, "predictions": [plain(entry) for entry in gallery["predictions"]], "pairs": pairs}
+    return {**gallery, "pairs": pairs} | {key: [plain(e) for e in gallery.get(key, ())] for key in ALONE}
 
 
 def _anchor(entry: Entry) -> str:

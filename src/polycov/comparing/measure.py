@@ -4,7 +4,7 @@ import time
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polycov.comparing.grid import Setting
 from polycov.comparing.records import Measurement, pack
@@ -90,7 +90,8 @@ def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, c
     batches = {split: tokens[split].split(BATCH_SIZE) for split in SPLITS}
     probe = fit_probe(pool, batches, labels, len(data.classes))
     test = probe.features["test"]
-    predictions = probe.ridge.predict(test)
+    logits = probe.ridge.logits(test)
+    predictions, losses = logits.argmax(1), nn.functional.cross_entropy(logits, labels["test"], reduction="none")
     correct = predictions == labels["test"]
     stored = {d: probe.ridge.predict(dequantize(*quantize(test, d))) == labels["test"] for d in STORED_DTYPES}
     return Measurement(
@@ -108,6 +109,7 @@ def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, c
         strength=probe.ridge.strength,
         stored={dtype: float(hits.double().mean()) for dtype, hits in stored.items()},
         predictions=predictions.tolist() if setting.seed == 0 else None,
+        test_loss=[round(loss, 3) for loss in losses.tolist()] if setting.seed == 0 else None,
     )
 
 
@@ -159,5 +161,6 @@ def measure_trained(
         val_correct=pack(correct["val"]),
         test_correct=pack(correct["test"]),
         predictions=predictions["test"] if setting.seed == 0 else None,
+        test_loss=run.test_loss() if setting.seed == 0 else None,
         run=str(folder),
     )

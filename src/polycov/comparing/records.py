@@ -42,6 +42,7 @@ class Measurement(Structured):
         strength: strength of the ridge of a probe.
         stored: test accuracy with the features of the test images stored in fewer bytes, by dtype.
         predictions: for the test images; kept for the first seed only.
+        test_loss: cross-entropy of each test image; kept for the first seed only.
         run: folder of the training run.
     """
 
@@ -59,6 +60,7 @@ class Measurement(Structured):
     strength: float | None = None
     stored: dict[str, float] | None = None
     predictions: list[int] | None = None
+    test_loss: list[float] | None = None
     run: str | None = None
 
 

@@ -98,9 +98,13 @@ class Ridge:
         """The share of validation features that are classified correctly."""
         return float(self.val_correct.double().mean())
 
+    def logits(self, features: Tensor) -> Tensor:
+        """Returns the scores of the classes for features (n, D), (n, classes)."""
+        return features @ self.weight + self.bias
+
     def predict(self, features: Tensor) -> Tensor:
         """Returns the classes of features (n, D), (n,)."""
-        return (features @ self.weight + self.bias).argmax(1)
+        return self.logits(features).argmax(1)
 
 
 def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tensor, classes: int) -> Ridge:

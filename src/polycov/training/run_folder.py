@@ -62,8 +62,8 @@ class RunFolder:
     """The files of a run. A finished run is a model folder too: its weights are written last.
 
     ``config.json`` describes the run, ``metrics.jsonl`` has a line per epoch and one for the test at the end,
-    ``predictions.json`` the predicted classes, ``checkpoint.safetensors`` and ``best.safetensors`` exist while the run
-    is not finished, and ``model.safetensors`` once it is.
+    ``predictions.json`` the predicted classes and the losses of the test images, ``checkpoint.safetensors`` and
+    ``best.safetensors`` exist while the run is not finished, and ``model.safetensors`` once it is.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -184,10 +184,15 @@ class RunFolder:
     # Result
 
     def finish(
-        self, model: Model, description: dict[str, Any], metrics: dict[str, Any], predictions: dict[str, list[int]]
+        self,
+        model: Model,
+        description: dict[str, Any],
+        metrics: dict[str, Any],
+        predictions: dict[str, list[int]],
+        test_loss: list[float],
     ) -> None:
         """Writes the result; the weights, which make the run finished, come last."""
-        write_json(self._predictions, predictions)
+        write_json(self._predictions, {**predictions, "test_loss": test_loss})
         rows = [row for row in self.metrics() if "test_accuracy" not in row]  # of a run killed right here
         write_json_lines(self._metrics, [*rows, metrics])
         self.model_folder.write(description, model.state_dict())
@@ -201,7 +206,12 @@ class RunFolder:
     def predictions(self) -> dict[str, list[int]]:
         """Returns the predicted classes of the validation and test images."""
         classes: dict[str, list[int]] = read_json(self._predictions)
-        return classes
+        return {split: classes[split] for split in ("val", "test") if split in classes}
+
+    def test_loss(self) -> list[float] | None:
+        """Returns the cross-entropy of each test image; None for a run of an older version."""
+        losses: list[float] | None = read_json(self._predictions).get("test_loss")
+        return losses
 
     def load(self) -> Run:
         """Rebuilds the model of the finished run; nothing is downloaded.

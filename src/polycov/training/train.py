@@ -140,7 +140,8 @@ def _finish(folder: RunFolder, experiment: Experiment, test: Predictions) -> Non
     if experiment.val is not None:
         predictions["val"] = experiment.val.top[:, 0].tolist()
     description = experiment.description | {"result": result}
-    folder.finish(experiment.model, description, {**experiment.chosen, **result}, predictions)
+    losses = [round(loss, 3) for loss in test.loss.tolist()]
+    folder.finish(experiment.model, description, {**experiment.chosen, **result}, predictions, losses)
 
 
 def _result(folder: RunFolder) -> TrainResult:

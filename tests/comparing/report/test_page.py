@@ -35,10 +35,9 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data = read_data(str(write_data(folder / "trees")))
     predictions = np.array(data["test"].labels)
     predictions[0] = 1
-    gallery = make_gallery(data, predictions.tolist())
-    for entry in (*gallery["predictions"], gallery["pairs"][0]["one"]):
-        if entry["index"] == 0:
-            entry["explanation"] = "test-0"
+    gallery = make_gallery(data, predictions.tolist(), [2.0] + [0.1] * (len(predictions) - 1))
+    for entry in (*gallery["hardest"], gallery["pairs"][0]["one"]):
+        entry["explanation"] = "test-0"
     gap = Difference(-0.1, -0.12, -0.08, 0.001, -0.11)
     study = Study(
         "trees",
@@ -148,7 +147,8 @@ def test_images_are_shown_and_wrong_ones_say_what_they_are(browser: Any, page: P
     opened(browser, page)
     broken = "return [...document.images].filter(i => i.loading !== 'lazy' && !i.naturalWidth).length"
     assert browser.execute_script(broken) == 0
-    (wrong,) = browser.find_elements("css selector", ".gallery .wrong")
+    wrong, *_ = browser.find_elements("css selector", ".gallery .wrong")
+    assert "The hardest mistakes" in browser.find_element("css selector", "main").text
     assert "Predictions of ipccp-ts, 512 dimensions" in browser.find_element("css selector", "main").text
     assert "birch" in wrong.text
     assert "it is ash" in wrong.text

@@ -1,4 +1,4 @@
-"""Images for the page: predictions, and the pairs of classes that are confused most."""
+"""Images for the page: the hardest mistakes, the pairs of classes that are confused most, some predictions."""
 
 import base64
 import io
@@ -24,23 +24,32 @@ def thumbnail(image: Image.Image) -> str:
     return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
 
 
-def make_gallery(data: ImageData, predictions: Sequence[int], count: int = 12, pairs: int = 6) -> dict[str, Any]:
-    """Returns test images with their predictions, and examples of the classes that are confused most.
+def make_gallery(
+    data: ImageData,
+    predictions: Sequence[int],
+    losses: Sequence[float] | None = None,
+    *,
+    count: int = 12,
+    hardest: int = 6,
+    pairs: int = 6,
+) -> dict[str, Any]:
+    """Returns the hardest mistakes, the pairs of classes that are confused most, and some predictions.
 
     An entry has the ``index`` of its test image; `polycov.comparing.explanations` adds an ``explanation`` to mistakes.
 
     Args:
         data: dataset whose test images were predicted.
         predictions: a class index per test image.
-        count: how many predictions to show; a third of them wrong, if there are that many.
-        pairs: how many pairs of classes to show.
+        losses: cross-entropy per test image: the larger, the harder; None if unknown, which leaves the hardest out.
+        count: how many predictions to show, drawn at random.
+        hardest: how many mistakes to show.
+        pairs: how many pairs of classes to show, each by its hardest mistake.
     """
     samples = data["test"]
     labels, predicted = np.array(samples.labels), np.array(predictions)
-    rng = np.random.default_rng(0)
-    wrong, correct = np.flatnonzero(labels != predicted), np.flatnonzero(labels == predicted)
-    chosen = [*rng.permutation(wrong)[: count // 3], *rng.permutation(correct)]
-    chosen = sorted(int(i) for i in chosen[:count])
+    difficulty = np.zeros(len(labels)) if losses is None else np.array(losses)
+    wrong = sorted((int(i) for i in np.flatnonzero(labels != predicted)), key=lambda i: -difficulty[i])
+    drawn = np.random.default_rng(0).permutation(len(labels))[:count]
 
     def entry(i: int) -> Entry:
         return {
@@ -51,13 +60,16 @@ def make_gallery(data: ImageData, predictions: Sequence[int], count: int = 12, p
             "prediction": data.classes[predicted[i]],
         }
 
-    confused = Counter(tuple(sorted((int(a), int(b)))) for a, b in zip(labels, predicted, strict=True) if a != b)
+    confused = Counter(tuple(sorted((int(labels[i]), int(predicted[i])))) for i in wrong)
     examples = []
     for (a, b), times in confused.most_common(pairs):
-        mistakes = [i for i in wrong if {int(labels[i]), int(predicted[i])} == {a, b}]
-        mistake = int(mistakes[0])
+        mistake = next(i for i in wrong if {int(labels[i]), int(predicted[i])} == {a, b})
         taken_for = int(predicted[mistake])
         candidates = [int(i) for i in np.flatnonzero(labels == taken_for)]
         good = next((i for i in candidates if predicted[i] == taken_for), candidates[0] if candidates else mistake)
         examples.append({"times": times, "one": entry(mistake), "other": entry(good)})
-    return {"predictions": [entry(i) for i in chosen], "pairs": examples}
+    return {
+        "hardest": [] if losses is None else [entry(i) for i in wrong[:hardest]],
+        "predictions": [entry(i) for i in sorted(drawn.tolist())],
+        "pairs": examples,
+    }

@@ -29,6 +29,10 @@ COLUMNS = (
     "kernel error %",
     "as int8",
 )
+IMAGES = (
+    ("hardest", "The hardest mistakes", "Those that gave the true class the least probability."),
+    ("predictions", "Some predictions", "Test images drawn at random."),
+)
 HEADS = {
     "probe": "a closed-form probe on the frozen backbone.",
     "train": "the layers on top of the frozen backbone are trained.",
@@ -101,6 +105,7 @@ def _study(study: Study, explanations: str | None) -> dict[str, Any]:
         "storage": storage_in_words(study.points),
         "table": {"columns": COLUMNS, "rows": [_row(study, point) for point in study.points]},
         "gallery": study.gallery,
+        "images": [(*words, shown) for key, *words in IMAGES if (shown := (study.gallery or {}).get(key))],
         "gallery_of": (study.gallery or {}).get("of", "the recommended feature"),
         "explanations": explanations,
         "facts": study.facts,
