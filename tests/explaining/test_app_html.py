@@ -7,8 +7,8 @@ import torch
 from PIL import Image
 
 from polycov.explaining.app_html import as_image, bars, data_url, evidence, heat_image, message, neighbours, panels
-from polycov.explaining.app_neighbours import Neighbour
 from polycov.explaining.explanation import EXACT, Explanation
+from polycov.explaining.neighbour import Neighbour, Shares
 
 EVIL = "<script>alert('x')</script>"
 
@@ -72,9 +72,14 @@ def test_the_score_is_shown_as_a_sum() -> None:
     assert "for fir" in html
 
 
+def neighbour(name: str, label: str) -> Neighbour:
+    shares = Shares(torch.ones(4, 1) / 4, (2, 2))
+    return Neighbour(name, label, torch.zeros(3, 8, 8), 0.9, (lambda: shares, lambda: shares))
+
+
 @pytest.mark.parametrize("against", [None, EVIL])
 def test_names_are_not_markup(against: str | None) -> None:
-    found = Neighbour(EVIL, EVIL, torch.zeros(3, 8, 8), 0.9)
+    found = neighbour(EVIL, EVIL)
     shown = explanation(torch.ones(2, 2), EVIL, against)
     html = panels([bars(shown.probabilities), evidence(shown), neighbours([found], EVIL), message(EVIL)])
     assert "<script" not in html
@@ -82,7 +87,7 @@ def test_names_are_not_markup(against: str | None) -> None:
 
 
 def test_neighbours_of_the_explained_class_are_marked() -> None:
-    images = [Neighbour(f"{name}.jpg", name, torch.zeros(3, 8, 8), 0.5) for name in ("ash", "birch", "ash")]
+    images = [neighbour(f"{name}.jpg", name) for name in ("ash", "birch", "ash")]
     html = neighbours(images, "ash")
     assert html.count("<figure") == 3
     assert html.count('class="pc-same"') == 2

@@ -57,6 +57,8 @@ def test_one_class_against_another_is_the_difference_of_the_two(model: Model, im
         assert difference.question == "Why ash and not cedar?"
     runner_up = explain(model, images, against="runner-up")
     assert all(found.against == found.probabilities[1][0] for found in runner_up)
+    for found in explain(model, images, against=[found.target for found in runner_up]):  # the predicted class itself
+        assert found.against == found.probabilities[1][0]
 
 
 def test_the_note_says_what_is_held_fixed(model: Model, images: torch.Tensor) -> None:

@@ -5,7 +5,7 @@ import torch
 
 from polycov.errors import PolycovError
 from polycov.explaining.explained import explain_images
-from polycov.explaining.neighbours import TrainingImages
+from polycov.explaining.training_images import TrainingImages
 from polycov.models.model import Model
 from polycov.training.run_folder import load_run
 

@@ -16,8 +16,8 @@ import polycov
 from polycov.errors import PolycovError
 from polycov.explaining.explain import explain
 from polycov.explaining.explained import ExplainedImage, explain_images
-from polycov.explaining.neighbours import TrainingImages
 from polycov.explaining.page import pack, write_explanation_page
+from polycov.explaining.training_images import TrainingImages
 from polycov.training.run_folder import load_run
 from polycov.training.train import train
 

@@ -10,8 +10,8 @@ from polycov.comparing.records import Record
 from polycov.comparing.report.gallery import Entry
 from polycov.errors import PolycovError
 from polycov.explaining.explained import explain_images
-from polycov.explaining.neighbours import TrainingImages
 from polycov.explaining.page import write_explanation_page
+from polycov.explaining.training_images import TrainingImages
 from polycov.models.model import Model
 from polycov.pooling.methods import is_first_order
 from polycov.progress import SILENT, Progress

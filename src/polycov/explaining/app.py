@@ -12,15 +12,16 @@ from PIL import Image
 from polycov.data.image_files import UnreadableImageError, read_image
 from polycov.errors import MissingDependencyError, PolycovError
 from polycov.explaining import app_html as html
-from polycov.explaining.app_neighbours import Neighbour, TrainingImages
 from polycov.explaining.explain import RUNNER_UP, explain
+from polycov.explaining.neighbour import Neighbour
+from polycov.explaining.training_images import TrainingImages, training_images_of
 from polycov.models.model import Model
 from polycov.models.model_card import method_name
 from polycov.progress import SILENT, Progress
 from polycov.system.devices import choose_device
-from polycov.training.run_folder import Run, RunFolder
 
 MAX_PIXELS = 64_000_000
+NEIGHBOURS = 6
 PREDICTED, NOTHING, CLASS = "predicted", "nothing", "class "  # values of the two choices
 INSTALL = "Install it with: pip install 'polycov[app]'"
 
@@ -74,7 +75,9 @@ class LoadedRun:
 
     def _nearest(self, image: Image.Image) -> list[Neighbour]:
         """The nearest training images; none if they are not shown."""
-        return [] if self.training is None else self.training.nearest(self.model.preprocessing(image)[None])[0]
+        if self.training is None:
+            return []
+        return self.training.nearest(self.model.preprocessing(image)[None], NEIGHBOURS)[0]
 
 
 def load_runs(
@@ -98,17 +101,8 @@ def load_runs(
     loaded = []
     for run, name in zip(runs, names, strict=True):
         model = Model.from_pretrained(run).to(choose_device(device))
-        loaded.append(LoadedRun(name, model, _training_images(run, model, progress) if neighbours else None))
+        loaded.append(LoadedRun(name, model, training_images_of(run, model, progress) if neighbours else None))
     return loaded
-
-
-def _training_images(run: str | Path, model: Model, progress: Progress) -> TrainingImages | None:
-    folder = RunFolder(run)
-    try:
-        return TrainingImages.open(Run(folder.path, folder.read_config(), model, {}), progress=progress)
-    except (PolycovError, OSError) as error:
-        progress.message(f"No nearest training images for {str(run)!r}: {error}")
-        return None
 
 
 def answer(runs: Sequence[LoadedRun], upload: dict[str, Any] | None, explained: str, against: str) -> str:

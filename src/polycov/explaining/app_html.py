@@ -10,8 +10,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polycov.explaining.app_neighbours import Neighbour
 from polycov.explaining.explanation import Explanation
+from polycov.explaining.neighbour import Neighbour
 
 FOR, AGAINST = (230, 97, 1), (44, 96, 200)  # orange and blue, which colour-blind people can tell apart
 MAP_SIDE, THUMBNAIL_SIDE = 192, 160

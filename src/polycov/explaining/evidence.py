@@ -25,7 +25,7 @@ from polycov.pooling.functions.base import MatrixFunction, add_identity, split_t
 from polycov.pooling.functions.lyapunov import LyapunovSqrt
 from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.moments import second_moment
-from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route
+from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route, make_plan
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
 from polycov.pooling.post.base import Post
 from polycov.pooling.post.project import Project
@@ -167,8 +167,8 @@ class SecondOrderEvidence:
 
 
 def _second_order(pool: SecondOrderPool, tokens: Tensor, mask: Tensor | None) -> SecondOrderEvidence:
-    rows, scale = pool.moment(tokens.to(pool.plan(tokens, mask).dtype), mask)
     function = _with_quotient(pool.function)
+    rows, scale = pool.moment(tokens.to(_dtype(pool, function, tokens, mask)), mask)
     on_gram = cheapest_route(function, *rows.shape[1:]) == "gram"
     unit, trace, root = split_trace(second_moment(rows.mT if on_gram else rows))
     root = root * scale
@@ -185,6 +185,13 @@ def _second_order(pool: SecondOrderPool, tokens: Tensor, mask: Tensor | None) ->
         return (factor * _gram_quotient(function, rows, trace, root, algorithm)).to(rows.dtype)
 
     return SecondOrderEvidence(pool, rows, left, constant, gram_quotient)
+
+
+def _dtype(pool: SecondOrderPool, function: MatrixFunction, tokens: Tensor, mask: Tensor | None) -> torch.dtype:
+    """The dtype that the function needs here, which may be wider than that of the pool's own."""
+    steep, masked = any(stage.steep for stage in cast(list[Post], list(pool.post))), mask is not None
+    sizes = tokens.shape[1], pool.moment.out_channels
+    return make_plan(function, *sizes, dtype=tokens.dtype, masked=masked, steep=steep).dtype
 
 
 def _gram_quotient(function: MatrixFunction, rows: Tensor, trace: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:

@@ -39,7 +39,7 @@ def explain(
         images: files or PIL images, or a batch of prepared images (B, 3, H, W).
         classes: the class to explain, one for all images or one per image; default: the predicted class.
         against: a class to compare it with, one for all or one per image; "runner-up" for the most probable other
-            class; default: none.
+            class, which also takes the place of a class that is predicted itself; default: none.
         channel_pairs: how many pairs of channels to name.
         batch_size: images per batch.
         progress: receives the number of images done.
@@ -102,6 +102,16 @@ def _class_index(model: Model, name: str) -> int:
     return model.classes.index(name)
 
 
+def _other(model: Model, name: str | None, target: int, asked: str | None, order: Sequence[int]) -> int | None:
+    """The class to compare the target with; the runner-up where that would be the target, and nobody asked for it."""
+    if name is None:
+        return None
+    other = None if name == RUNNER_UP else _class_index(model, name)
+    if other == target and asked is not None:
+        raise PolycovError(f"Expected two different classes to compare, got {model.classes[target]!r} twice.")
+    return next((j for j in order if j != target), None) if other in (None, target) else other
+
+
 @torch.no_grad()
 def _explain_batch(
     model: Model,
@@ -115,14 +125,7 @@ def _explain_batch(
     logits = model.classifier(model.pool(local))
     order = logits.argsort(1, descending=True)
     targets = [int(order[i, 0]) if name is None else _class_index(model, name) for i, name in enumerate(classes)]
-    others: list[int | None] = []
-    for i, name in enumerate(against):
-        if name == RUNNER_UP:
-            others.append(next((int(j) for j in order[i] if int(j) != targets[i]), None))
-        else:
-            others.append(None if name is None else _class_index(model, name))
-        if others[-1] == targets[i] and classes[i] is not None:
-            raise PolycovError(f"Expected two different classes to compare, got {model.classes[targets[i]]!r} twice.")
+    others = [_other(model, name, targets[i], classes[i], order[i].tolist()) for i, name in enumerate(against)]
     weights, bias = _weights(model, targets, others)
     evidence = collect_evidence(model.pool, local)
     regions, constant = evidence.locations(weights)

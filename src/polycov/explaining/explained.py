@@ -9,7 +9,8 @@ from torch import Tensor
 from polycov.errors import PolycovError
 from polycov.explaining.explain import RUNNER_UP, ImageLike, explain, prepare_images
 from polycov.explaining.explanation import Explanation
-from polycov.explaining.neighbours import Neighbour, TrainingImages
+from polycov.explaining.neighbour import Neighbour
+from polycov.explaining.training_images import TrainingImages
 from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 

@@ -1,6 +1,6 @@
 "use strict";
 const DATA = JSON.parse(document.getElementById("data").textContent);
-const FOR = [230, 92, 0], AGAINST = [10, 110, 220];
+const FOR = [230, 92, 0], AGAINST = [10, 110, 220], LINKS = 8;
 
 function unpack(packed) {
   const text = atob(packed.bytes), values = new Float32Array(text.length);
@@ -48,6 +48,30 @@ function paint(canvas, values, [rows, columns], most, opacity) {
   pen.drawImage(small, 0, 0, canvas.width, canvas.height);
 }
 
+function link(canvas, values, [rows, columns], from, most, opacity) { // curves to the regions that one works with and against
+  const pen = canvas.getContext("2d"), unit = canvas.width / 640;
+  const centre = (i) => [((i % columns) + 0.5) * (canvas.width / columns), (Math.floor(i / columns) + 0.5) * (canvas.height / rows)];
+  const strongest = Array.from(values.keys()).filter((i) => i !== from && Math.abs(values[i]) > 0.15 * most);
+  strongest.sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
+  const [x, y] = centre(from);
+  pen.lineCap = "round";
+  for (const i of strongest.slice(0, LINKS).reverse()) {
+    const [u, v] = centre(i), strength = Math.abs(values[i]) / most;
+    const bend = [(x + u) / 2 - 0.18 * (v - y), (y + v) / 2 + 0.18 * (u - x)];
+    for (const [colour, extra] of [[[255, 255, 255], 2.5], [values[i] > 0 ? FOR : AGAINST, 0]]) {
+      pen.strokeStyle = pen.fillStyle = `rgba(${colour}, ${opacity})`;
+      pen.lineWidth = (1.5 + 5 * strength + extra) * unit;
+      pen.beginPath();
+      pen.moveTo(x, y);
+      pen.quadraticCurveTo(...bend, u, v);
+      pen.stroke();
+      pen.beginPath();
+      pen.arc(u, v, (4 + 4 * strength + extra / 2) * unit, 0, 7);
+      pen.fill();
+    }
+  }
+}
+
 function outline(cell, place, [rows, columns]) {
   cell.hidden = place === null;
   if (place === null) return;
@@ -55,12 +79,13 @@ function outline(cell, place, [rows, columns]) {
   Object.assign(cell.style, { top: (100 * row) / rows + "%", left: (100 * column) / columns + "%", height: 100 / rows + "%", width: 100 / columns + "%" });
 }
 
+const breakable = (name) => name.replaceAll("_", "_\u200b"); // a line may break after an underscore
 const signed = (v) => (v < 0 ? "−" : "+") + Math.abs(v).toFixed(Math.abs(v) < 0.1 ? 3 : 2);
 const total = (values, keep) => values.reduce((sum, v, i) => (keep(v, i) ? sum + v : sum), 0);
 
 document.querySelectorAll("article").forEach((article) => {
   const data = DATA[article.dataset.image], grid = data.grid, count = grid[0] * grid[1];
-  const views = data.views.map((view) => ({ ...view, triangle: view.pairs && unpack(view.pairs), sums: coarse(view.regions, data.map, grid) }));
+  const views = data.views.map((view) => ({ ...view, target: breakable(view.target), against: view.against && breakable(view.against), triangle: view.pairs && unpack(view.pairs), sums: coarse(view.regions, data.map, grid) }));
   for (const view of views) if (!view.triangle) view.triangle = views[0].triangle.map((v, i) => v + views[2].triangle[i]); // difference plus other
   const neighbours = data.neighbours.map((near) => ({ ...near, values: unpack(near.pairs) }));
   const stage = article.querySelector(".stage.main"), slider = article.querySelector("input");
@@ -111,6 +136,7 @@ document.querySelectorAll("article").forEach((article) => {
       text += helps || hinders ? `with other regions ${signed(helps)} and ${signed(hinders)}.` : "and with no other: this pooling takes regions one at a time.";
     } else text = view.against ? `Orange speaks for ${view.target}, blue for ${view.against}.` : `Orange speaks for ${view.target}, blue against it.`;
     paint(stage.querySelector("canvas"), values, size, most, opacity);
+    if (state.near === null && state.region !== null) link(stage.querySelector("canvas"), values, size, state.region, most, Math.min(1, opacity + 0.2));
     outline(stage.querySelector(".cell"), chosen, size);
     stage.dataset.shown = Array.from(values, (v) => v.toPrecision(3)).join(" ");
     article.querySelector(".low").textContent = `${signed(-most)} ${low}`;
@@ -168,6 +194,5 @@ document.querySelectorAll("article").forEach((article) => {
   });
   slider.addEventListener("input", show);
   article.querySelectorAll("canvas").forEach((canvas) => { canvas.width = canvas.height = canvas.closest(".main") ? 640 : 300; });
-  if (window.innerWidth < 860) article.querySelectorAll("details").forEach((part) => { part.open = false; });
   show();
 });

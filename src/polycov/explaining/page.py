@@ -16,9 +16,10 @@ from PIL import Image
 from torch import Tensor
 
 from polycov.errors import MissingDependencyError, PolycovError
+from polycov.explaining.app_html import breakable
 from polycov.explaining.explained import ExplainedImage
 from polycov.explaining.explanation import Explanation
-from polycov.explaining.neighbours import Neighbour
+from polycov.explaining.neighbour import Neighbour
 from polycov.explaining.regions import RegionGrid
 from polycov.system.files import write_text
 
@@ -51,9 +52,9 @@ def write_explanation_page(path: str | Path, items: Sequence[ExplainedImage | Ex
     images = [item if isinstance(item, ExplainedImage) else ExplainedImage([item]) for item in items]
     images = [replace(image, anchor=anchor_of(image.anchor or f"image-{i}")) for i, image in enumerate(images, 1)]
     here = files("polycov.explaining")
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        here.joinpath("page.html").read_text("utf-8")
-    )
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    environment.filters["breakable"] = lambda name: Markup(breakable(name))
+    template = environment.from_string(here.joinpath("page.html").read_text("utf-8"))
     data = json.dumps([_data(image) for image in images], allow_nan=False)
     text = template.render(
         title=images[0].views[0].question if len(images) == 1 else f"Explanations of {len(images)} images",
@@ -124,7 +125,7 @@ def _image(image: ExplainedImage) -> dict[str, Any]:
     """What the template shows."""
     first = image.views[0]
     return {
-        "name": first.name,
+        "name": _short(first.name),
         "anchor": image.anchor,
         "source": _jpeg(first.image),
         "small": _jpeg(first.image, 240),
@@ -186,6 +187,11 @@ def _neighbour(near: Neighbour) -> dict[str, Any]:
             f"{own_column + 1} of this one."
         ),
     }
+
+
+def _short(name: str) -> str:
+    """The file and its folder: a page is shown to others, whom the rest of the path does not concern."""
+    return "/".join(Path(name).parts[-2:])
 
 
 def _signed(value: float) -> str:

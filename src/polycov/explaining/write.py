@@ -8,13 +8,12 @@ from polycov.errors import PolycovError
 from polycov.explaining.explain import RUNNER_UP
 from polycov.explaining.explained import explain_images
 from polycov.explaining.figure import write_explanation_figure
-from polycov.explaining.neighbours import TrainingImages
 from polycov.explaining.page import write_explanation_page
+from polycov.explaining.training_images import training_images_of
 from polycov.inference.predict import image_files
 from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 from polycov.system.devices import choose_device
-from polycov.training.run_folder import RunFolder
 
 FIGURES = (".png", ".svg", ".pdf")
 
@@ -59,7 +58,7 @@ def write_explanations(
     files = _readable(image_files([images] if isinstance(images, str | Path) else images), progress)
     page = out.suffix.lower() == ".html"
     loaded = Model.from_pretrained(model).to(choose_device(device))
-    training = _training_images(model, loaded, progress) if page and neighbours else None
+    training = training_images_of(model, loaded, progress) if page and neighbours else None
     explained = explain_images(
         loaded, files, classes=target, against=against, training=training, neighbours=neighbours, progress=progress
     )
@@ -88,14 +87,3 @@ def _readable(files: list[Path], progress: Progress) -> list[Path]:
     if not readable:
         raise PolycovError("None of the images can be read.")
     return readable
-
-
-def _training_images(model: str | Path, loaded: Model, progress: Progress) -> TrainingImages | None:
-    """The training images of a run; None, with a message, for other models and if the images are gone."""
-    try:
-        run = RunFolder(model)
-        config = run.read_config()
-        return TrainingImages.open(loaded, config, progress=progress)
-    except (PolycovError, OSError) as error:
-        progress.message(f"no similar training images: {error}")
-        return None

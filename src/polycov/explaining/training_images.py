@@ -1,7 +1,8 @@
-"""The training images of a run that are most similar to an image, and which regions make them so."""
+"""The training images of a run, and which of them are most similar to an image in the pooled feature."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +12,9 @@ from polycov.data.broken import find_broken
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
 from polycov.data.read import read_data
+from polycov.errors import PolycovError
 from polycov.explaining.explain import map_size, unprepared
+from polycov.explaining.neighbour import Neighbour, Shares
 from polycov.explaining.regions import RegionGrid
 from polycov.explaining.shares import region_shares
 from polycov.models.model import Model
@@ -22,51 +25,11 @@ from polycov.system.files import cache_folder
 from polycov.training.batches import BatchSource, FeatureBatches, ImageBatches
 from polycov.training.config import Config
 from polycov.training.features import extract_features
+from polycov.training.run_folder import RunFolder
 
 BATCH_SIZE = 32
+LIMIT = 10_000
 REGIONS = 10  # at most, per side
-Region = tuple[int, int]  # row and column
-
-
-@dataclass(frozen=True)
-class Neighbour:
-    """A training image that is similar to an image.
-
-    Attributes:
-        name: of the training image.
-        label: its class.
-        image: as the network sees it, (3, H, W), values from 0 to 1.
-        pairs: what each region of the image (rows) and each region of the training image (columns) contribute to the
-            similarity together, (regions, regions).
-        grid: of the regions, rows and columns.
-    """
-
-    name: str
-    label: str
-    image: Tensor
-    pairs: Tensor
-    grid: tuple[int, int]
-
-    @property
-    def similarity(self) -> float:
-        """The cosine of the angle between the pooled features."""
-        return float(self.pairs.double().sum())
-
-    @property
-    def regions(self) -> Tensor:
-        """What each region of the image contributes to the similarity, (rows, columns)."""
-        return self.pairs.sum(1).reshape(self.grid)
-
-    @property
-    def own_regions(self) -> Tensor:
-        """What each region of the training image contributes to the similarity, (rows, columns)."""
-        return self.pairs.sum(0).reshape(self.grid)
-
-    @property
-    def strongest(self) -> tuple[Region, Region]:
-        """The region of the image and that of the training image that contribute most together."""
-        one, other = divmod(int(self.pairs.argmax()), self.pairs.shape[1])
-        return divmod(one, self.grid[1]), divmod(other, self.grid[1])
 
 
 class TrainingImages:
@@ -74,7 +37,7 @@ class TrainingImages:
 
     Args:
         model: of the run.
-        data: of the run.
+        data: of the run; its training images are those to look among.
         store: of the features of ``data["train"]``, each (1, D) and of length 1.
     """
 
@@ -88,6 +51,7 @@ class TrainingImages:
         config: Config,
         cache: Path | None = None,
         *,
+        limit: int = LIMIT,
         workers: int = 2,
         progress: Progress = SILENT,
     ) -> "TrainingImages":
@@ -100,8 +64,9 @@ class TrainingImages:
             model: of a finished run, on the device to compute on.
             config: of the run.
             cache: folder of the cache; default: POLYCOV_CACHE, or the user's cache folder.
+            limit: how many images at most, spread over the classes.
             workers: processes that read images.
-            progress: receives the number of images done.
+            progress: receives messages and the number of images done.
 
         Raises:
             PolycovError: if the images are not there any more.
@@ -116,7 +81,7 @@ class TrainingImages:
         )
         data = data.without(set(find_broken(data, cache, workers=max(workers, 1), progress=progress)))
         frozen = config.training.freeze or config.training.probe
-        return cls.prepare(model, data, cache, frozen=frozen, workers=workers, progress=progress)
+        return cls.prepare(model, data, cache, frozen=frozen, limit=limit, workers=workers, progress=progress)
 
     @classmethod
     def prepare(
@@ -126,6 +91,7 @@ class TrainingImages:
         cache: Path,
         *,
         frozen: bool,
+        limit: int = LIMIT,
         workers: int = 2,
         progress: Progress = SILENT,
     ) -> "TrainingImages":
@@ -136,23 +102,25 @@ class TrainingImages:
             data: whose training images.
             cache: folder of the cache.
             frozen: whether the local features of all images are in the cache, from training on a frozen backbone.
+            limit: how many images at most, spread over the classes.
             workers: processes that read images.
-            progress: receives the number of images done.
+            progress: receives messages and the number of images done.
         """
-        train = data["train"]
+        chosen = _spread(data, limit, progress)
+        train = chosen["train"]
         parts = nn.ModuleList([model.backbone, model.reduction, model.pool])
         identity = {
             "what": "pooled features of length 1",
             "model": model.describe()["model"],
             "weights": digest(parts.state_dict()),
-            "images": data.fingerprint(stamps=True),
+            "images": chosen.fingerprint(stamps=True),
             "preprocessing": model.preprocessing.identity(),
         }
         names = [train.name(i) for i in range(len(train))]
         store = FeatureStore.open(cache, identity, names, (1, model.pool.out_features), progress=progress)
         missing = store.missing()
         if missing:
-            source: BatchSource = ImageBatches(data, model.preprocessing, workers)
+            source: BatchSource = ImageBatches(chosen, model.preprocessing, workers)
             if frozen:
                 local = extract_features(
                     model.backbone,
@@ -163,9 +131,9 @@ class TrainingImages:
                     device=model.device,
                     progress=progress,
                 )
-                source = FeatureBatches(data, local)
+                source = FeatureBatches(chosen, local)
             _fill(store, model, source, missing, frozen, progress)
-        return cls(model, data, store)
+        return cls(model, chosen, store)
 
     @torch.no_grad()
     def nearest(self, images: Tensor, count: int = 4, *, progress: Progress = SILENT) -> list[list[Neighbour]]:
@@ -178,39 +146,55 @@ class TrainingImages:
         """
         found: list[list[Neighbour]] = []
         with evaluation_mode(self.model), progress.task("similar training images", len(images)) as task:
-            parts = [self._parts(image) for image in images]
-            units = torch.stack([own.shares.sum(0) for own in parts])
+            features = [self.model.embed(part.to(self.model.device)) for part in images.split(BATCH_SIZE)]
+            units = nn.functional.normalize(torch.cat(features).float().cpu())
             similarities = torch.cat([units @ x.flatten(1).mT for x in self.store.batches(self.data["train"])], 1)
-            best = similarities.topk(min(count, similarities.shape[1])).indices.tolist()
-            for own, chosen in zip(parts, best, strict=True):
-                found.append([self._neighbour(own, i) for i in chosen])
+            best = similarities.topk(min(count, similarities.shape[1]))
+            for image, indices, values in zip(images, best.indices.tolist(), best.values.tolist(), strict=True):
+                shares = functools.cache(functools.partial(self._shares, image))  # once for all its neighbours
+                found.append([self._neighbour(shares, i, value) for i, value in zip(indices, values, strict=True)])
                 task.advance()
         return found
 
-    def _neighbour(self, parts: "_Parts", index: int) -> Neighbour:
+    def _neighbour(self, shares: Callable[[], Shares], index: int, similarity: float) -> Neighbour:
         train = self.data["train"]
         image = self.model.preprocessing(train.image(index))
-        return Neighbour(
-            name=train.name(index),
-            label=self.data.classes[train.labels[index]],
-            image=unprepared(self.model, image),
-            pairs=parts.shares @ self._parts(image).shares.mT,
-            grid=(parts.grid.rows, parts.grid.columns),
-        )
+        label, shown = self.data.classes[train.labels[index]], unprepared(self.model, image)
+        return Neighbour(train.name(index), label, shown, similarity, (shares, functools.partial(self._shares, image)))
 
-    def _parts(self, image: Tensor) -> "_Parts":
-        local = self.model.local_features(image[None].to(self.model.device))
-        grid = RegionGrid(*map_size(local), REGIONS)
-        shares = region_shares(self.model.pool, local, grid).float().cpu()
-        return _Parts(shares / torch.linalg.vector_norm(shares.sum(0)).clamp(min=1e-30), grid)
+    @torch.no_grad()
+    def _shares(self, image: Tensor) -> Shares:
+        with evaluation_mode(self.model):
+            local = self.model.local_features(image[None].to(self.model.device))
+            grid = RegionGrid(*map_size(local), REGIONS)
+            vectors = region_shares(self.model.pool, local, grid).float().cpu()
+        length = torch.linalg.vector_norm(vectors.sum(0)).clamp(min=1e-30)
+        return Shares(vectors / length, (grid.rows, grid.columns))
 
 
-@dataclass(frozen=True)
-class _Parts:
-    """The shares of the regions of an image in its feature of length 1, (regions, D)."""
+def training_images_of(run: str | Path, model: Model, progress: Progress = SILENT) -> TrainingImages | None:
+    """Returns the training images of a run; None, with a message, for another model and if the images are gone.
 
-    shares: Tensor
-    grid: RegionGrid
+    Args:
+        run: the folder of the run.
+        model: of the run, on the device to compute on.
+        progress: receives messages and the number of images done.
+    """
+    try:
+        return TrainingImages.open(model, RunFolder(run).read_config(), progress=progress)
+    except (PolycovError, OSError) as error:
+        progress.message(f"no similar training images for {str(run)!r}: {error}")
+        return None
+
+
+def _spread(data: ImageData, limit: int, progress: Progress) -> ImageData:
+    """The data with at most ``limit`` training images, spread over the classes, and nothing else."""
+    train = data["train"]
+    if len(train) > limit:
+        progress.message(f"note: similar images are sought among {limit} of {len(train)} training images")
+        order = sorted(range(len(train)), key=lambda i: (train.labels[i], train.name(i)))
+        train = train.select(order[i * len(order) // limit] for i in range(limit))
+    return replace(data, splits={"train": train})
 
 
 @torch.inference_mode()
