@@ -116,3 +116,43 @@ def test_stanford_cars_in_one_folder(tmp_path: Path) -> None:
     (tmp_path / "cars_annos.mat").write_bytes(b"damaged")
     with pytest.raises(PolycovError, match=r"^Cannot read '.*cars_annos\.mat': "):
         read_splits(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["../../secret.jpg", "a/../../../b.jpg", "..\\b.jpg"])
+def test_lists_cannot_lead_out_of_the_folder(tmp_path: Path, path: str) -> None:
+    write_cub(tmp_path)
+    lines = (tmp_path / "images.txt").read_text().splitlines()
+    (tmp_path / "images.txt").write_text("\n".join([*lines[:-1], f"8 {path}"]))
+    with pytest.raises(PolycovError, match=r"^Expected paths inside '.*' in its lists of images, got "):
+        read_splits(tmp_path)
+
+
+def test_lists_in_another_encoding_are_named(tmp_path: Path) -> None:
+    write_cub(tmp_path)
+    (tmp_path / "classes.txt").write_bytes("1 Albatros à bec jaune\n2 002.Auk\n".encode("latin-1"))
+    with pytest.raises(PolycovError, match=r"^Expected UTF-8 text in '.*classes.txt': "):
+        read_splits(tmp_path)
+
+
+@pytest.mark.parametrize("path", ["/etc/secret.jpg", "C:\\secret.jpg", "../b.jpg"])
+def test_annotations_cannot_lead_out_of_the_folder(tmp_path: Path, path: str) -> None:
+    kinds = [("relative_im_path", "O"), ("class", "u1"), ("test", "u1")]
+    rows = np.array([("car_ims/1.jpg", 1, 0), (path, 1, 1)], dtype=kinds)
+    savemat(tmp_path / "cars_annos.mat", {"annotations": rows, "class_names": np.array(["Audi", "BMW"], dtype=object)})
+    with pytest.raises(PolycovError, match=r"^Expected paths inside '.*' in its lists of images, got "):
+        read_splits(tmp_path)
+
+
+@pytest.mark.parametrize("label", [0, 3])
+def test_cars_of_a_class_without_a_name_are_refused(tmp_path: Path, label: int) -> None:
+    kinds = [("relative_im_path", "O"), ("class", "u1"), ("test", "u1")]
+    rows = np.array([("car_ims/1.jpg", 1, 0), ("car_ims/2.jpg", label, 1)], dtype=kinds)
+    savemat(tmp_path / "cars_annos.mat", {"annotations": rows, "class_names": np.array(["Audi", "BMW"], dtype=object)})
+    with pytest.raises(PolycovError, match=rf"^'car_ims/2.jpg' is of class {label}, but '.*' names 2 classes\.$"):
+        read_splits(tmp_path)
+
+
+def test_annotations_of_something_else_are_refused(tmp_path: Path) -> None:
+    savemat(tmp_path / "cars_annos.mat", {"annotations": np.arange(3), "class_names": np.array(["Audi", "BMW"])})
+    with pytest.raises(PolycovError, match=r"^The annotations in '.*cars_annos.mat' are not those of Stanford Cars"):
+        read_splits(tmp_path)

@@ -100,3 +100,33 @@ def test_tars_without_classes_are_refused(tmp_path: Path) -> None:
     write_tar(tmp_path / "train.tar", {"notes.txt": b"no images"})
     with pytest.raises(PolycovError, match=r"^There are no images with classes in the tars of "):
         read_data(tmp_path)
+
+
+def test_a_member_beyond_the_end_of_the_tar_is_named(tmp_path: Path) -> None:
+    info = tarfile.TarInfo("a/1.jpg")
+    info.size = 2**62
+    (tmp_path / "x.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024)
+    with pytest.raises(PolycovError, match=r"^Cannot read the tar '.*x.tar': 'a/1.jpg' ends beyond the file\.$"):
+        read_data(str(tmp_path / "x.tar"))
+
+
+def test_a_compressed_tar_is_named(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("a/1.jpg"))
+    with pytest.raises(PolycovError, match=r"^Cannot read the tar '.*x.tar': "):
+        read_data(str(tmp_path / "x.tar"))
+
+
+@pytest.mark.parametrize("label", ["\u00b2", "9" * 5000, "\u0663"])
+def test_labels_that_are_no_plain_numbers_are_class_names(tmp_path: Path, label: str) -> None:
+    members = {f"{i}.cls": text.encode() for i, text in enumerate([label, "b"] * 4)}
+    members |= {f"{i}.jpg": jpeg(i % 2, i) for i in range(8)}
+    write_tar(tmp_path / "x.tar", members)
+    assert set(read_data(str(tmp_path / "x.tar")).classes) == {label, "b"}
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b"[]", b"\xff", b'{"label": "\\ud800"}'])
+def test_damaged_labels_are_named(tmp_path: Path, content: bytes) -> None:
+    write_tar(tmp_path / "x.tar", {"1.jpg": jpeg(0, 0), "1.json": content})
+    with pytest.raises(PolycovError, match=r"^Cannot read the tar '.*x.tar': "):
+        read_data(str(tmp_path / "x.tar"))

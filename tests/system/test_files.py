@@ -16,6 +16,7 @@ from polycov.system.files import (
     cache_folder,
     read_json,
     read_json_lines,
+    read_lines,
     remove_temporary_files,
     try_lock,
     wait_for_lock,
@@ -140,11 +141,25 @@ def test_json_survives_the_round_trip(tmp_path: Path, value: Any) -> None:
     assert read_json(tmp_path / "a.json") == value
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"a": }', "[" * 100_000])
-def test_damaged_json_is_named(tmp_path: Path, content: str) -> None:
-    (tmp_path / "a.json").write_text(content)
+DAMAGED = [b"", b"{", b'{"a": }', b"[" * 100_000, b'{"a": "\\ud800"}', b"9" * 5000, b"\xff"]
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_damaged_json_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "a.json").write_bytes(content)
     with pytest.raises(PolycovError, match=r"^Expected JSON in '.*a\.json': "):
         read_json(tmp_path / "a.json")
+    (tmp_path / "a.jsonl").write_bytes(content + b"\n")
+    with pytest.raises(PolycovError, match=r"^Line 1 of '.*a\.jsonl' is not JSON: "):
+        list(read_json_lines(tmp_path / "a.jsonl"))
+
+
+def test_lines_are_stripped_and_read_as_utf8(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("\ufeff ash \r\n\n\u00e9rable\n".encode())
+    assert read_lines(tmp_path / "a.txt") == ["ash", "\u00e9rable"]
+    (tmp_path / "a.txt").write_bytes(b"\xe9rable")
+    with pytest.raises(PolycovError, match=r"^Expected UTF-8 text in '.*a\.txt': .* Save the file as UTF-8\.$"):
+        read_lines(tmp_path / "a.txt")
 
 
 def test_missing_json_is_named(tmp_path: Path) -> None:

@@ -1,3 +1,4 @@
+import csv
 import os
 import sys
 from pathlib import Path
@@ -63,3 +64,12 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_rows_of_another_length_are_refused(row: tuple[str | float, ...]) -> None:
     with pytest.raises(PolycovError, match=rf"^Expected rows of 3 cells, got {len(row)}: \['a'"):
         Table(("name", "accuracy", "images"), [("b", 0.5, 3), row])
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    cells = ("=1+1", "+cmd", "@SUM(1)", "-2+3", " =1", "\t=1", "-1.5", "+3", "a=b")
+    Table(cells, [cells, (-1.5, 2, None, "", "-", "", "", "", "")]).to_csv(tmp_path / "a.csv")
+    with (tmp_path / "a.csv").open(newline="") as file:
+        head, first, second = csv.reader(file)
+    assert head == first == ["'=1+1", "'+cmd", "'@SUM(1)", "'-2+3", "' =1", "'\t=1", "-1.5", "+3", "a=b"]
+    assert second == ["-1.5", "2", "", "", "'-", "", "", "", ""]

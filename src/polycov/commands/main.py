@@ -8,6 +8,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 
 from polycov.errors import PolycovError, known
+from polycov.system.text import printable
 
 COMMANDS = {
     "compare": "compare pooling methods on your images: which to use, and at what size",
@@ -70,13 +71,13 @@ def _run(name: str, arguments: list[str]) -> None:
         module.run(arguments)
         _leave_process_group()
     except PolycovError as error:
-        sys.exit(f"polycov: {error}")
+        sys.exit(printable(f"polycov: {error}"))
     except ModuleNotFoundError as error:  # an installation with other extras
         sys.exit(_install_hint(name, error.name or error))
     except BrokenPipeError:  # stdout was closed, for example by head
         sys.stderr.close()
     except OSError as error:  # no space left, no permission: the system's own words
-        sys.exit(f"polycov: {error}")
+        sys.exit(printable(f"polycov: {error}"))
     except KeyboardInterrupt:
         sys.exit(f"polycov: stopped.{RESUME.get(name, '')}")
 

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from polycov.progress import LogProgress, Progress, Task
 from polycov.system.tables import Cell, Table
+from polycov.system.text import printable
 
 
 class Terminal:
@@ -31,7 +32,7 @@ class Terminal:
 
     def write(self, text: str) -> None:
         """Writes a line, as it is."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(printable(text), markup=False, soft_wrap=True)
 
     def table(self, table: Table, *, sections: bool = False) -> None:
         """Writes a table; with ``sections`` a line wherever the first column changes."""
@@ -40,16 +41,16 @@ class Terminal:
 
 def as_rich(table: Table, sections: bool = False) -> RichTable:
     """Returns a table for a terminal: numbers to the right, long names folded rather than cut."""
-    result = RichTable(title=Text(table.title) if table.title else None)
+    result = RichTable(title=Text(printable(table.title)) if table.title else None)
     for i, name in enumerate(table.columns):
         numeric = i > 0 and all(_is_number(row[i]) for row in table.rows)
-        result.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
+        result.add_column(Text(printable(name)), justify="right" if numeric else "left", overflow="fold")
     previous: Cell = None
     for row in table.rows:
         if sections and previous not in (None, row[0]):
             result.add_section()
         previous = row[0]
-        result.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+        result.add_row(*(Text("" if cell is None else printable(str(cell))) for cell in row))
     return result
 
 
@@ -98,7 +99,7 @@ class TerminalProgress(Progress):
         self._tasks = 0
 
     def message(self, text: str) -> None:
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(printable(text), markup=False, soft_wrap=True)
 
     def task(self, description: str, total: int) -> Task:
         return TerminalTask(description, total, self)

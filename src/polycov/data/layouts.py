@@ -1,21 +1,25 @@
 """Three datasets in the layouts they are published in."""
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PureWindowsPath
 from typing import Any
+
+import numpy as np
 
 from polycov.data.class_folders import file_samples
 from polycov.data.images import SPLITS, ImageData, Samples, Split
 from polycov.errors import MissingDependencyError, PolycovError
+from polycov.system.files import read_lines
 
 
 def _read_table(path: Path) -> dict[str, str]:
     """Reads a file of lines "key value"."""
     table = {}
-    for line in path.read_text(encoding="utf-8").splitlines():
+    for line in read_lines(path):
         columns = line.split(maxsplit=1)
         if len(columns) == 2:
-            table[columns[0]] = columns[1].strip()
-        elif columns:
+            table[columns[0]] = columns[1]
+        else:
             raise PolycovError(f"Expected lines of two columns in {path.name!r}, got {line!r}.")
     return table
 
@@ -34,9 +38,7 @@ def read_cub(root: Path) -> ImageData | None:
             pairs["train" if in_training[key] == "1" else "test"].append((f"images/{path}", indices[labels[key]]))
     except KeyError as error:
         raise PolycovError(f"The files of CUB-200-2011 in {str(root)!r} do not agree: no entry {error}.") from error
-    return ImageData(
-        "CUB-200-2011", list(classes.values()), {split: file_samples(root, pairs[split]) for split in pairs}
-    )
+    return ImageData("CUB-200-2011", list(classes.values()), _listed(root, pairs, len(classes)))
 
 
 def read_aircraft(root: Path) -> ImageData | None:
@@ -53,11 +55,11 @@ def read_aircraft(root: Path) -> ImageData | None:
         tables[split] = _read_table(path)
     classes = sorted({variant for table in tables.values() for variant in table.values()})
     labels = {name: i for i, name in enumerate(classes)}
-    splits = {
-        split: file_samples(root, ((f"images/{key}.jpg", labels[variant]) for key, variant in table.items()))
+    pairs = {
+        split: [(f"images/{key}.jpg", labels[variant]) for key, variant in table.items()]
         for split, table in tables.items()
     }
-    return ImageData("FGVC-Aircraft", classes, splits, squash=True, resize_margin=512 / 448)
+    return ImageData("FGVC-Aircraft", classes, _listed(root, pairs, len(classes)), squash=True, resize_margin=512 / 448)
 
 
 def read_cars(root: Path) -> ImageData | None:
@@ -72,27 +74,40 @@ def read_cars(root: Path) -> ImageData | None:
     test = next((path for path in (root / name, root / "devkit" / name) if path.is_file()), None)
     if test is None:
         raise PolycovError(f"Stanford Cars in {str(root)!r} has no {name!r}, the classes of the test images.")
-    splits: dict[Split, Samples] = {}
     tables: dict[Split, Path] = {"train": train, "test": test}
-    for split, path in tables.items():
-        rows = _read_matlab(path)["annotations"]
-        splits[split] = file_samples(root, ((f"cars_{split}/{row['fname']}", int(row["class"]) - 1) for row in rows))
-    return ImageData("Stanford Cars", _car_classes(_read_matlab(root / "devkit" / "cars_meta.mat")), splits)
+    pairs = {
+        split: [(f"cars_{split}/{file}", label) for file, label, _ in _cars(path)] for split, path in tables.items()
+    }
+    classes = _car_classes(root / "devkit" / "cars_meta.mat")
+    return ImageData("Stanford Cars", classes, _listed(root, pairs, len(classes)))
 
 
 def _read_cars_in_one_folder(root: Path) -> ImageData:
-    content = _read_matlab(root / "cars_annos.mat")
+    path = root / "cars_annos.mat"
     pairs: dict[Split, list[tuple[str, int]]] = {"train": [], "test": []}
-    for row in content["annotations"]:
-        pair = (str(row["relative_im_path"]), int(row["class"]) - 1)
-        pairs["test" if int(row["test"]) else "train"].append(pair)
-    return ImageData(
-        "Stanford Cars", _car_classes(content), {split: file_samples(root, pairs[split]) for split in pairs}
-    )
+    for file, label, in_test in _cars(path, "relative_im_path", "test"):
+        pairs["test" if in_test else "train"].append((file, label))
+    classes = _car_classes(path)
+    return ImageData("Stanford Cars", classes, _listed(root, pairs, len(classes)))
 
 
-def _car_classes(content: Any) -> list[str]:
-    return [str(name) for name in content["class_names"]]
+def _cars(path: Path, file_field: str = "fname", test_field: str | None = None) -> list[tuple[str, int, bool]]:
+    """The rows of a file of annotations: image, label, and whether it is for testing."""
+    content = _read_matlab(path)
+    try:
+        return [
+            (str(row[file_field]), int(row["class"]) - 1, test_field is not None and bool(row[test_field]))
+            for row in np.atleast_1d(content["annotations"])
+        ]
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise PolycovError(f"The annotations in {str(path)!r} are not those of Stanford Cars: {error}.") from error
+
+
+def _car_classes(path: Path) -> list[str]:
+    content = _read_matlab(path)
+    if "class_names" not in content:
+        raise PolycovError(f"There are no class names in {str(path)!r}.")
+    return [str(name) for name in np.atleast_1d(content["class_names"])]
 
 
 def _read_matlab(path: Path) -> Any:
@@ -106,6 +121,21 @@ def _read_matlab(path: Path) -> Any:
         return loadmat(path, squeeze_me=True)
     except Exception as error:  # a damaged file raises many kinds
         raise PolycovError(f"Cannot read {str(path)!r}: {str(error).splitlines()[0]}") from error
+
+
+def _listed(root: Path, pairs: Mapping[Split, Sequence[tuple[str, int]]], classes: int) -> dict[Split, Samples]:
+    """The images of lists of files and labels.
+
+    Raises:
+        PolycovError: if a list leads out of the folder of the dataset, or has a label without a class.
+    """
+    for file, label in (pair for listed in pairs.values() for pair in listed):
+        path = PureWindowsPath(file)  # which knows both separators
+        if path.anchor or ".." in path.parts:
+            raise PolycovError(f"Expected paths inside {str(root)!r} in its lists of images, got {file!r}.")
+        if not 0 <= label < classes:
+            raise PolycovError(f"{file!r} is of class {label + 1}, but {str(root)!r} names {classes} classes.")
+    return {split: file_samples(root, listed) for split, listed in pairs.items()}
 
 
 def _enter(root: Path, folder: str, marker: str) -> Path:

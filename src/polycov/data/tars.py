@@ -3,7 +3,6 @@
 The webdataset package reads shards as a stream; here any image is read by its offset, in any order.
 """
 
-import json
 import os
 import re
 import tarfile
@@ -15,6 +14,7 @@ from polycov.data.class_folders import SPLIT_NAMES
 from polycov.data.image_files import image_extensions
 from polycov.data.images import SPLITS, ImageData, Samples, Split
 from polycov.errors import PolycovError
+from polycov.system.files import parse_json, read_lines
 
 Item = tuple[int, str, int, int]  # index of the shard, name, offset, size
 
@@ -68,7 +68,7 @@ def read_tars(root: Path) -> ImageData | None:
     for index, shard in enumerate(shards):
         try:
             members = _read_members(source, index)
-        except (tarfile.TarError, ValueError, AttributeError) as error:  # a damaged tar, or an invalid label
+        except (tarfile.TarError, ValueError, AttributeError, EOFError) as error:  # a damaged tar, or an invalid label
             raise PolycovError(f"Cannot read the tar {str(shard)!r}: {error}.") from error
         labelled += [(_split_of(shard), item, label) for item, label in members if label]
         unlabelled += sum(not label for _, label in members)
@@ -94,16 +94,21 @@ def _read_members(source: Tars, shard: int) -> list[tuple[Item, str]]:
     extensions = image_extensions()
     images: list[Item] = []
     labels: dict[str, str] = {}
-    with tarfile.open(source.shards[shard]) as tar:
+    length = source.shards[shard].stat().st_size
+    with tarfile.open(source.shards[shard], "r:") as tar:  # not compressed: images are read at their offsets
         for member in tar:
             item = (shard, member.name, member.offset_data, member.size)
             extension = member.name.rpartition(".")[2].lower()
-            if member.isfile() and f".{extension}".endswith(extensions):
+            if not member.isfile() or member.issparse():
+                continue
+            if member.offset_data + member.size > length:
+                raise ValueError(f"{member.name!r} ends beyond the file")
+            if f".{extension}".endswith(extensions):
                 images.append(item)
-            elif member.isfile() and extension == "cls":
+            elif extension == "cls":
                 labels[_key(member.name)] = source.read(item).decode().strip()
-            elif member.isfile() and extension == "json":
-                label = json.loads(source.read(item)).get("label")
+            elif extension == "json":
+                label = parse_json(source.read(item)).get("label")
                 if label is not None:
                     labels.setdefault(_key(member.name), str(label))
     if labels:
@@ -119,10 +124,10 @@ def _key(name: str) -> str:
 
 def _find_classes(root: Path, labels: set[str]) -> tuple[list[str], dict[str, int]]:
     """The names of the classes, and the index of each label in the shards."""
-    numeric = all(label.isdigit() for label in labels)
+    numeric = all(label.isascii() and label.isdecimal() and len(label) < 19 for label in labels)
     file = root / "classes.txt"
     if numeric and root.is_dir() and file.is_file():
-        classes = [line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        classes = read_lines(file)
         largest = max(map(int, labels))
         if largest >= len(classes):
             raise PolycovError(f"'classes.txt' names {len(classes)} classes, but a label in the shards is {largest}.")

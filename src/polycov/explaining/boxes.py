@@ -10,6 +10,7 @@ from torch import Tensor
 from polycov.data.images import Files, Samples
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
+from polycov.system.files import read_lines
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ def find_boxes(samples: Samples) -> dict[str, Box]:
 
 
 def _lines(path: Path, columns: int) -> list[list[str]]:
-    lines = [line.split(maxsplit=columns - 1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    lines = [line.split(maxsplit=columns - 1) for line in read_lines(path)]
     wrong = next((line for line in lines if len(line) != columns), None)
     if wrong is not None:
         raise PolycovError(f"Expected lines of {columns} columns in {path.name!r}, got {' '.join(wrong)!r}.")

@@ -78,11 +78,39 @@ def read_json(path: Path) -> Any:
         PolycovError: if the file is missing or is not JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8", errors="surrogateescape"))
+        return parse_json(path.read_text(encoding="utf-8", errors="surrogateescape"))
     except FileNotFoundError as error:
         raise PolycovError(f"There is no file {str(path)!r}.") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise PolycovError(f"Expected JSON in {str(path)!r}: {error}.") from error
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Returns the value of a JSON text.
+
+    Raises:
+        ValueError: if it is not JSON, is nested too deeply, or has characters that no file can hold.
+    """
+    try:
+        value = json.loads(text)
+        if (b"\\u" if isinstance(text, bytes) else "\\u") in text:  # type: ignore[operator]
+            json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    return value
+
+
+def read_lines(path: Path) -> list[str]:
+    """Returns the lines of a text file in UTF-8 that are not blank, without spaces at their ends.
+
+    Raises:
+        PolycovError: if it is not UTF-8.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise PolycovError(f"Expected UTF-8 text in {str(path)!r}: {error}. Save the file as UTF-8.") from error
+    return [line.strip() for line in text.splitlines() if line.strip()]
 
 
 def _json_lines(rows: Iterable[Any]) -> str:
@@ -134,8 +162,8 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith("\n"):
                 return
             try:
-                value = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                value = parse_json(line)
+            except ValueError as error:
                 raise PolycovError(f"Line {line_number} of {str(path)!r} is not JSON: {error}.") from error
             if not isinstance(value, dict):
                 raise PolycovError(f"Line {line_number} of {str(path)!r} is not a JSON object.")

@@ -12,6 +12,7 @@ from typing import Any
 
 from polycov.errors import MissingDependencyError, PolycovError
 from polycov.system.files import write_file
+from polycov.system.text import spreadsheet_safe
 
 Cell = str | int | float | None
 
@@ -39,13 +40,13 @@ class Table:
                 raise PolycovError(f"Expected rows of {len(self.columns)} cells, got {len(row)}: {list(row)}.")
 
     def to_csv(self, path: Path) -> None:
-        """Writes the table as CSV, floats with six digits."""
+        """Writes the table as CSV, floats with six digits; no cell is a formula."""
 
         def fill(temporary: Path) -> None:
             with temporary.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
                 writer = csv.writer(file, lineterminator="\n")
-                writer.writerow(self.columns)
-                writer.writerows([f"{c:.6g}" if isinstance(c, float) else c for c in row] for row in self.rows)
+                writer.writerow(map(_csv_cell, self.columns))
+                writer.writerows(map(_csv_cell, row) for row in self.rows)
 
         write_file(path, fill)
 
@@ -67,6 +68,12 @@ class Table:
         body = "".join("<tr>" + "".join(f"<td>{_escape(cell)}</td>" for cell in row) + "</tr>" for row in self.rows)
         caption = f"<caption>{_escape(self.title)}</caption>" if self.title else ""
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _csv_cell(cell: Cell) -> Cell:
+    if isinstance(cell, float):
+        return f"{cell:.6g}"
+    return spreadsheet_safe(cell) if isinstance(cell, str) else cell
 
 
 def _escape(cell: Cell) -> str:
