@@ -1,5 +1,6 @@
 import base64
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ import torch
 from PIL import Image
 
 from polycov.explaining.app_html import as_image, bars, data_url, evidence, heat_image, message, neighbours, panels
-from polycov.explaining.explanation import EXACT, Explanation
+from polycov.explaining.explanation import EXACT, FIXED, Explanation
 from polycov.explaining.neighbour import Neighbour, Shares
 
 EVIL = "<script>alert('x')</script>"
@@ -70,6 +71,9 @@ def test_the_score_is_shown_as_a_sum() -> None:
     assert "Score +1.75 = regions +2.00" in html
     assert "constant −0.25" in html
     assert "for fir" in html
+    assert "held fixed" not in html
+    linearised = replace(explanation(torch.ones(2, 2)), note=FIXED.format(stages="signed_sqrt and l2"))
+    assert "with the factors of signed_sqrt and l2 held fixed at this image." in evidence(linearised)
 
 
 def neighbour(name: str, label: str) -> Neighbour:

@@ -129,7 +129,7 @@ def browser() -> Iterator[Any]:
     webdriver = pytest.importorskip("selenium.webdriver")
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
-    for flag in FLAGS.split():
+    for flag in (*FLAGS.split(), "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"):
         options.add_argument(flag)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
     driver.set_window_size(1200, 900)
@@ -194,6 +194,34 @@ def test_images_are_classified_and_explained_and_a_broken_one_is_a_sentence(
 
     upload(page, good[1])
     until(lambda: "Why cedar and not birch?" in results(page), "answer after broken files")
+
+
+def press(page: Any, label: str) -> None:
+    find = lambda: page.find_elements("css selector", f"#image button[aria-label='{label}']")  # noqa: E731
+    until(find, label)[0].click()
+
+
+@pytest.mark.slow
+def test_the_camera_takes_a_picture(page: Any) -> None:
+    press(page, "Capture from camera")
+    ask = lambda: [b for b in page.find_elements("css selector", "#image button") if "Webcam" in b.text]  # noqa: E731
+    until(ask, "request for the camera")[0].click()
+    press(page, "capture photo")
+    until(lambda: "Why " in results(page), "answer")
+
+
+@pytest.mark.slow
+def test_an_image_can_be_pasted(page: Any, server: Server) -> None:
+    allowed = ["clipboardReadWrite", "clipboardSanitizedWrite"]
+    page.execute_cdp_cmd("Browser.grantPermissions", {"permissions": allowed, "origin": server.url})
+    copy = """
+        const canvas = document.createElement("canvas");
+        canvas.getContext("2d").fillRect(20, 20, 90, 60);
+        canvas.toBlob((blob) => navigator.clipboard.write([new ClipboardItem({"image/png": blob})]).then(arguments[0]));
+    """
+    page.execute_async_script(copy)
+    press(page, "Paste from clipboard")
+    until(lambda: "Why " in results(page), "answer")
 
 
 @pytest.mark.slow

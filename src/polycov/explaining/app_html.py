@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from polycov.explaining.explanation import Explanation
+from polycov.explaining.explanation import EXACT, Explanation
 from polycov.explaining.neighbour import Neighbour
 
 FOR, AGAINST = (230, 97, 1), (44, 96, 200)  # orange and blue, which colour-blind people can tell apart
@@ -104,8 +104,8 @@ def evidence(explanation: Explanation) -> str:
 <img class="pc-map" alt="map of the evidence" src="{heat}"></div></div>
 <p class="pc-legend"><span class="pc-for">for {breakable(explanation.target)}</span>
 <span class="pc-against">{other}</span></p>
-<p class="pc-details" title="{escape(explanation.note)}">Score {signed(explanation.score)} = regions {signed(regions)},
-constant {signed(explanation.constant)}</p>"""
+<p class="pc-details">Score {signed(explanation.score)} = regions {signed(regions)},
+constant {signed(explanation.constant)}.{"" if explanation.note == EXACT else " " + escape(explanation.note)}</p>"""
 
 
 def neighbours(nearest: Sequence[Neighbour], explained: str) -> str:
