@@ -147,6 +147,18 @@ def point_at(browser: Any, row: int, column: int, click: bool = False) -> None:
     (action.click() if click else action).perform()
 
 
+def test_without_pairs_the_map_stays_when_a_region_is_chosen(browser: Any, tmp_path: Path) -> None:
+    model = polycov.create_model("test_resnet", pool="average", num_classes=3, weights="none", stage=2).eval()
+    found = explain(model, torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0)), against="runner-up")
+    opened(browser, write_explanation_page(tmp_path / "page.html", found))
+    whole = shown(browser)
+    assert len(whole) == 64
+    point_at(browser, 2, 3)
+    assert shown(browser) == whole
+    assert "takes regions one at a time" in browser.find_element("css selector", ".readout").text
+    assert browser.find_element("css selector", ".stage.main .cell").is_displayed()
+
+
 def test_there_is_no_script_error_and_names_are_not_markup(
     browser: Any, page: Path, items: list[ExplainedImage]
 ) -> None:

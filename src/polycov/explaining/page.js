@@ -51,7 +51,7 @@ function paint(canvas, values, [rows, columns], most, opacity) {
 function link(canvas, values, [rows, columns], from, most, opacity) { // curves to the regions that one works with and against
   const pen = canvas.getContext("2d"), unit = canvas.width / 640;
   const centre = (i) => [((i % columns) + 0.5) * (canvas.width / columns), (Math.floor(i / columns) + 0.5) * (canvas.height / rows)];
-  const strongest = Array.from(values.keys()).filter((i) => i !== from && Math.abs(values[i]) > 0.15 * most);
+  const strongest = Array.from(values.keys()).filter((i) => i !== from && Math.abs(values[i]) > Math.max(0.15 * most, 0.05 * Math.abs(values[from])));
   strongest.sort((a, b) => Math.abs(values[b]) - Math.abs(values[a]));
   const [x, y] = centre(from);
   pen.lineCap = "round";
@@ -125,19 +125,19 @@ document.querySelectorAll("article").forEach((article) => {
       text = "The regions that make the image similar to the training image. Outlined in both: the strongest pair.";
     } else if (state.region !== null) {
       const whole = view.sums[state.region], row = rowOfTriangle(view.triangle, count, state.region);
-      values = row;
-      size = grid;
-      most = largest(row, state.region);
-      chosen = place(state.region);
-      [low, high] = ["works against", "works with"];
       const other = (v, i) => i !== state.region;
       const helps = total(row, (v, i) => other(v, i) && v > 0), hinders = total(row, (v, i) => other(v, i) && v < 0);
-      text = `Region at ${words(state.region)}: ${signed(whole)} in all. By itself ${signed(row[state.region])}, `;
-      text += helps || hinders ? `with other regions ${signed(helps)} and ${signed(hinders)}.` : "and with no other: this pooling takes regions one at a time.";
+      chosen = place(state.region);
+      text = `Region at ${words(state.region)}: ${signed(whole)} in all`;
+      if (helps || hinders) {
+        [values, size, most] = [row, grid, largest(row, state.region)];
+        [low, high] = ["works against", "works with"];
+        text += `. By itself ${signed(row[state.region])}, with other regions ${signed(helps)} and ${signed(hinders)}.`;
+      } else text += ": this pooling takes regions one at a time.";
     } else text = view.against ? `Orange speaks for ${view.target}, blue for ${view.against}.` : `Orange speaks for ${view.target}, blue against it.`;
     paint(stage.querySelector("canvas"), values, size, most, opacity);
-    if (state.near === null && state.region !== null) link(stage.querySelector("canvas"), values, size, state.region, most, Math.min(1, opacity + 0.2));
-    outline(stage.querySelector(".cell"), chosen, size);
+    if (values !== view.regions && state.near === null) link(stage.querySelector("canvas"), values, size, state.region, most, Math.min(1, opacity + 0.2));
+    outline(stage.querySelector(".cell"), chosen, state.near === null ? grid : size);
     stage.dataset.shown = Array.from(values, (v) => v.toPrecision(3)).join(" ");
     article.querySelector(".low").textContent = `${signed(-most)} ${low}`;
     article.querySelector(".high").textContent = `${signed(most)} ${high}`;
