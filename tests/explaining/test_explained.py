@@ -48,3 +48,11 @@ def test_classes_names_and_neighbours_can_be_given(finished: Path, model: Model,
     assert len(alone.views) == 1
     with pytest.raises(PolycovError, match="one of names per image, 2 in all, got 1"):
         explain_images(model, files, names=["one"])
+
+
+def test_the_backbone_sees_each_image_once(model: Model, trees: Path) -> None:
+    files, seen = sorted((trees / "test").rglob("*.jpg")), list[int]()
+    model.backbone.register_forward_hook(lambda *call: seen.append(len(call[2])))
+    items = explain_images(model, files)
+    assert sum(seen) == len(files) == len(items) == 9
+    assert len(seen) == 2  # batches

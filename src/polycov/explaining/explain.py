@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from polycov.progress import SILENT, Progress
 
 ImageLike = str | Path | Image.Image
 RUNNER_UP = "runner-up"
+BATCH_SIZE = 8
+CHANNEL_PAIRS = 10
 
 
 def explain(
@@ -28,8 +31,8 @@ def explain(
     classes: str | Sequence[str] | None = None,
     against: str | Sequence[str] | None = None,
     *,
-    channel_pairs: int = 10,
-    batch_size: int = 8,
+    channel_pairs: int = CHANNEL_PAIRS,
+    batch_size: int = BATCH_SIZE,
     progress: Progress = SILENT,
 ) -> list[Explanation]:
     """Explains predictions: how much each region, and each pair of regions, contributes to a score.
@@ -57,15 +60,15 @@ def explain(
     """
     loaded = model if isinstance(model, Model) else Model.from_pretrained(model)
     names, prepared = prepare_images(loaded, images)
-    targets = _per_image(classes, len(names), "classes")
-    others = _per_image(against, len(names), "against")
+    targets = per_image(classes, len(names), "classes")
+    others = per_image(against, len(names), "against")
     result: list[Explanation] = []
     with progress.task("explaining", len(names)) as task, evaluation_mode(loaded):
         for start in range(0, len(names), batch_size):
             stop = min(start + batch_size, len(names))
             part = slice(start, stop)
-            batch = torch.stack(list(prepared[part]))
-            result += _explain_batch(loaded, names[part], batch, targets[part], others[part], channel_pairs)
+            seen = look_at(loaded, names[part], torch.stack(list(prepared[part])))
+            result += explain_seen(loaded, seen, targets[part], others[part], channel_pairs)
             task.advance(stop - start)
     return result
 
@@ -88,7 +91,8 @@ def prepare_images(
     return names, prepared
 
 
-def _per_image(given: str | Sequence[str] | None, count: int, argument: str) -> list[str | None]:
+def per_image(given: str | Sequence[str] | None, count: int, argument: str) -> list[str | None]:
+    """Returns an argument that is one for all images, or one per image, as one per image."""
     if given is None or isinstance(given, str):
         return [given] * count
     if len(given) != count:
@@ -112,17 +116,40 @@ def _other(model: Model, name: str | None, target: int, asked: str | None, order
     return next((j for j in order if j != target), None) if other in (None, target) else other
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A batch of images that went through a model.
+
+    Attributes:
+        names: of the images.
+        images: prepared, (B, 3, H, W).
+        local: what the pool sees of them, (B, C, H', W') or (B, N, C).
+        logits: (B, classes).
+    """
+
+    names: Sequence[str]
+    images: Tensor
+    local: Tensor
+    logits: Tensor
+
+
 @torch.no_grad()
-def _explain_batch(
+def look_at(model: Model, names: Sequence[str], images: Tensor) -> Seen:
+    """Passes prepared images through a model in evaluation mode, for any number of explanations."""
+    local = model.local_features(images.to(model.device))
+    return Seen(names, images, local, model.classifier(model.pool(local)))
+
+
+@torch.no_grad()
+def explain_seen(
     model: Model,
-    names: Sequence[str],
-    images: Tensor,
+    seen: Seen,
     classes: Sequence[str | None],
     against: Sequence[str | None],
-    channel_pairs: int,
+    channel_pairs: int = CHANNEL_PAIRS,
 ) -> list[Explanation]:
-    local = model.local_features(images.to(model.device))
-    logits = model.classifier(model.pool(local))
+    """As `explain`, for images that went through the model."""
+    names, local, logits = seen.names, seen.local, seen.logits
     order = logits.argsort(1, descending=True)
     targets = [int(order[i, 0]) if name is None else _class_index(model, name) for i, name in enumerate(classes)]
     others = [_other(model, name, targets[i], classes[i], order[i].tolist()) for i, name in enumerate(against)]
@@ -130,7 +157,7 @@ def _explain_batch(
     evidence = collect_evidence(model.pool, local)
     regions, constant = evidence.locations(weights)
     height, width = map_size(local)
-    probabilities, shown = logits.softmax(1), unprepared(model, images)
+    probabilities, shown = logits.softmax(1), unprepared(model, seen.images)
     telling = evidence.channel_pairs(weights)
     return [
         Explanation(

@@ -1,17 +1,27 @@
 """Everything a page or a figure shows about an image: views of its score, and similar training images."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.explaining.explain import RUNNER_UP, ImageLike, explain, prepare_images
+from polycov.explaining.explain import (
+    BATCH_SIZE,
+    RUNNER_UP,
+    ImageLike,
+    Seen,
+    explain_seen,
+    look_at,
+    per_image,
+    prepare_images,
+)
 from polycov.explaining.explanation import Explanation
 from polycov.explaining.neighbour import Neighbour
 from polycov.explaining.training_images import TrainingImages
 from polycov.models.model import Model
+from polycov.models.modes import evaluation_mode
 from polycov.progress import SILENT, Progress
 
 
@@ -62,16 +72,27 @@ def explain_images(
     names = files if names is None else names
     if len(names) != len(prepared):
         raise PolycovError(f"Expected one of names per image, {len(prepared)} in all, got {len(names)}.")
-    batch = torch.stack(list(prepared))
-    sides = [explain(model, batch, classes, against, progress=progress)]
-    others = [first.against for first in sides[0] if first.against is not None]
-    if others:
-        for alone in ([first.target for first in sides[0]], others):
-            sides.append(explain(model, batch, alone, progress=progress))
+    targets, others = (per_image(classes, len(names), "classes"), per_image(against, len(names), "against"))
+    batch, views = torch.stack(list(prepared)), list[list[Explanation]]()
+    with progress.task("explaining", len(names)) as task, evaluation_mode(model):
+        for start in range(0, len(names), BATCH_SIZE):
+            part = slice(start, start + BATCH_SIZE)
+            views += _views(model, look_at(model, names[part], batch[part]), targets[part], others[part])
+            task.advance(len(names[part]))
     similar: list[list[Neighbour]] = [[] for _ in names]
     if training is not None and neighbours:
         similar = training.nearest(batch, neighbours, progress=progress)
-    return [
-        ExplainedImage([replace(view, name=name) for view in views], nearest)
-        for name, views, nearest in zip(names, zip(*sides, strict=True), similar, strict=True)
-    ]
+    return [ExplainedImage(sides, nearest) for sides, nearest in zip(views, similar, strict=True)]
+
+
+def _views(
+    model: Model, seen: Seen, classes: Sequence[str | None], against: Sequence[str | None]
+) -> list[list[Explanation]]:
+    """The views of each image: the class against the other, the class, the other."""
+    sides = [explain_seen(model, seen, classes, against)]
+    others = [first.against for first in sides[0] if first.against is not None]
+    if others:
+        nothing = [None] * len(others)
+        for alone in ([first.target for first in sides[0]], others):
+            sides.append(explain_seen(model, seen, alone, nothing))
+    return [list(views) for views in zip(*sides, strict=True)]
