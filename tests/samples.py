@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 import polycov
+from polycov.pooling.functions.base import MatrixFunction
+from polycov.pooling.functions.spectral import SpectralFunction
 from polycov.pooling.plan import Route
 from polycov.pooling.pool import Pool
 
@@ -42,8 +44,24 @@ def canonical(specs: list[str]) -> list[str]:
 
 SPECS = canonical(method_specs() + stage_specs())
 SECOND_ORDER = [spec for spec in SPECS if not polycov.parse_spec(spec).first_order]
-EXACT = [spec for spec in SECOND_ORDER if "exact" in spec]
-POLYNOMIAL = [spec for spec in SECOND_ORDER if "exact" not in spec and "lyapunov" not in spec]
+
+
+def function_of(spec: str) -> MatrixFunction:
+    """The matrix function of a second-order spec."""
+    function: MatrixFunction = polycov.parse_spec(spec).aggregation[1].build()
+    return function
+
+
+EXACT = [spec for spec in SECOND_ORDER if isinstance(function_of(spec), SpectralFunction)]
+POLYNOMIAL = [
+    spec for spec in SECOND_ORDER if function_of(spec).products is not None and "gram" in function_of(spec).routes
+]
+PRODUCTS = [spec for spec in SECOND_ORDER if function_of(spec).products is not None]
+# Functions whose values are no sum over locations.
+UNEXPLAINED = [spec for spec in SECOND_ORDER if "gram" not in function_of(spec).routes and "lyapunov" not in spec]
+# Roots with the gradient of another root; their gradients are tested against scipy.
+APPROXIMATE = [spec for spec in SECOND_ORDER if function_of(spec).approximate_gradient]
+DIFFERENTIABLE = [spec for spec in SPECS if spec not in APPROXIMATE]
 
 
 def features(
@@ -69,8 +87,8 @@ def repeated(channels: int = CHANNELS) -> Tensor:
 def make(
     spec: str, channels: int = CHANNELS, dtype: torch.dtype = torch.float64, seed: int = 0, route: Route = "auto"
 ) -> Pool:
-    """A pool with this spec, fitted if necessary."""
-    pool = polycov.create_pool(spec, channels, seed=seed, route=route).to(dtype)
+    """A pool with this spec in evaluation mode, fitted if necessary."""
+    pool = polycov.create_pool(spec, channels, seed=seed, route=route).to(dtype).eval()
     if pool.fittable:
         pool.fit([features(40, 12, channels, seed=9, dtype=dtype)])
     return pool

@@ -41,7 +41,7 @@ def test_the_transformer_is_the_pool_in_batches_of_any_size(method: str, samples
     x, _ = samples
     dim = 12 if "dim" in method_options(method) else None
     transformer = SecondOrderTransformer(method, batch_size=7, seed=3, dim=dim).fit(x)
-    pool = polycov.create_pool(method, 5, seed=3, dim=dim)
+    pool = polycov.create_pool(method, 5, seed=3, dim=dim).eval()
     if pool.fittable:
         pool.double().fit([torch.from_numpy(x)])
     vectors = transformer.transform(x)

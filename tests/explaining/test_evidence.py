@@ -4,11 +4,11 @@ import pytest
 import torch
 
 import samples
+from polycov.errors import PolycovError
 from polycov.explaining.evidence import (
     FirstOrderEvidence,
     SecondOrderEvidence,
     _gram_quotient,
-    _with_quotient,
     collect_evidence,
 )
 from polycov.pooling.functions.base import split_trace
@@ -29,7 +29,8 @@ EXTRA = [
     "covariance | sqrt(5) | triu | signed_sqrt | l2 | project(5)",
     "gem(2) | signed_sqrt | l2",
 ]
-SPECS = canonical([*samples.SPECS, *EXTRA])  # every registered method and stage
+UNEXPLAINED = samples.UNEXPLAINED
+SPECS = [spec for spec in canonical([*samples.SPECS, *EXTRA]) if spec not in UNEXPLAINED]  # every method and stage
 
 
 def make(spec: str, channels: int = 6) -> Pool:
@@ -107,13 +108,19 @@ def test_constant_maps_have_finite_contributions() -> None:
 def test_the_quotient_of_the_gram_matrix_is_the_same_on_the_smaller_side(spec: str, locations: int) -> None:
     pool = make(spec)
     assert isinstance(pool, SecondOrderPool)
-    function, rows = _with_quotient(pool.function), features(torch.float64, locations)
+    function, rows = pool.function.explained(), features(torch.float64, locations)
     algorithm: Algorithm = "eigenvalues" if function.products is None else "products"
     gram, trace, root = split_trace(rows @ rows.mT)
     direct = function.quotient(gram, root, algorithm)
     expected = torch.eye(locations, dtype=torch.float64) if direct is None else direct
     found = _gram_quotient(function, rows, trace, root, algorithm)
     torch.testing.assert_close(found, expected.expand_as(found), rtol=1e-6, atol=1e-8 * float(expected.abs().max()))
+
+
+@pytest.mark.parametrize("spec", UNEXPLAINED)
+def test_a_feature_that_is_no_sum_over_locations_is_not_explained(spec: str) -> None:
+    with pytest.raises(PolycovError, match=r"no exact explanation of .*not a sum over locations\. Use .* sqrt\(5\)"):
+        collect_evidence(make(spec), features())
 
 
 def test_the_matrix_is_not_computed_for_regions_alone() -> None:

@@ -8,12 +8,14 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.func import functional_call, grad, jacfwd, jacrev, jvp, stack_module_state, vmap
 
-from samples import CHANNELS, SPECS, features, make
+from samples import APPROXIMATE, CHANNELS, SPECS, features, make
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # of torch's forward mode
 
 each_spec = pytest.mark.parametrize("spec", SPECS)
-LEARNABLE = [spec for spec in SPECS if list(make(spec).parameters())]
+LEARNABLE = [
+    spec for spec in SPECS if list(make(spec).parameters()) and "dropcov" not in spec
+]  # it only acts in training
 
 
 def batches() -> Tensor:
@@ -73,7 +75,8 @@ def test_jvp_is_the_directional_derivative(spec: str) -> None:
     close(result[0], pool(x))
     tangent = result[1]
     step = 1e-6
-    close(tangent, (pool(x + step * direction) - pool(x - step * direction)) / (2 * step), 1e-5)
+    if spec not in APPROXIMATE:
+        close(tangent, (pool(x + step * direction) - pool(x - step * direction)) / (2 * step), 1e-5)
     close(tangent, (jacrev(pool)(x) * direction).sum((-3, -2, -1)))
     with forward_ad.dual_level():
         dual = pool(forward_ad.make_dual(x, direction))

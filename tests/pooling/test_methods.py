@@ -29,6 +29,15 @@ def test_methods_have_the_specs_of_the_literature() -> None:
         "ipccp-rm": "covariance | sqrt(5) | random_maclaurin(64)",
         "ipccp-cs": "covariance | sqrt(5) | count_sketch(64)",
         "ipccp-fit": "covariance | sqrt(5) | count_sketch(8192) | project(64)",
+        "taylor-sqrt": "covariance | sqrt_taylor(11) | triu",
+        "pade-sqrt": "covariance | sqrt_pade(5) | triu",
+        "svd-pade": "covariance | sqrt(exact) | triu",
+        "dropcov": "dropcov | identity | triu",
+        "deep-bdc": "bilinear | brownian(-5.3) | triu",
+        "isice": "covariance | sparse_inverse(5) | triu",
+        "log-euclidean": "covariance | log(exact) | triu",
+        "power-euclidean": "covariance | tangent(0.5) | triu",
+        "log-cholesky": "covariance | log_cholesky(1e-06) | triu",
     }
     assert polycov.list_methods() == list(table)
     for name, spec in table.items():

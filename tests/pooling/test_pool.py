@@ -92,7 +92,7 @@ def test_properties_of_the_methods(name: str) -> None:
     assert pool.first_order == (name in ("average", "max", "gem"))
     assert pool.fittable == (name == "ipccp-fit")
     assert pool.is_fitted == (name != "ipccp-fit")
-    assert pool.needs_eigenvalues == ("exact" in pool.spec)
+    assert pool.needs_eigenvalues == (name in ("pade-sqrt", "power-euclidean", "log-cholesky") or "exact" in pool.spec)
 
 
 def test_a_long_iteration_needs_eigenvalues() -> None:

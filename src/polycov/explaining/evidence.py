@@ -22,8 +22,6 @@ from torch import Tensor
 from polycov.errors import PolycovError
 from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
-from polycov.pooling.functions.lyapunov import LyapunovSqrt
-from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.moments import second_moment
 from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route, make_plan
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
@@ -167,7 +165,7 @@ class SecondOrderEvidence:
 
 
 def _second_order(pool: SecondOrderPool, tokens: Tensor, mask: Tensor | None) -> SecondOrderEvidence:
-    function = _with_quotient(pool.function)
+    function = pool.function.explained()
     rows, scale = pool.moment(tokens.to(_dtype(pool, function, tokens, mask)), mask)
     on_gram = cheapest_route(function, *rows.shape[1:]) == "gram"
     unit, trace, root = split_trace(second_moment(rows.mT if on_gram else rows))
@@ -216,11 +214,6 @@ def _gram_quotient(function: MatrixFunction, rows: Tensor, trace: Tensor, root: 
     slopes = torch.where(values > 0, (outputs[:, :-1] - outputs[:, -1:]) / values.clamp(min=1e-300), 0.0)
     rotated = wide @ vectors
     return outputs[:, -1, None, None] * eye + (rotated * slopes.unsqueeze(1)) @ rotated.mT / divisor
-
-
-def _with_quotient(function: MatrixFunction) -> MatrixFunction:
-    """The function, or one with the same values that also has a quotient."""
-    return NewtonSchulzSqrt(function.iterations) if isinstance(function, LyapunovSqrt) else function
 
 
 def _through_posts(pool: Pool, weights: Tensor, vector: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:

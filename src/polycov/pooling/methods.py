@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from polycov.errors import SpecError, known
+from polycov.pooling import recent
 from polycov.pooling.plan import Route, check_route
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
 from polycov.pooling.spec import Spec, parse_spec
@@ -148,6 +149,10 @@ def ipccp_cs(dim: int = 8192, iterations: int = 5) -> str:
 def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     """The iPCCP feature, sketched wide and projected onto principal components of training features (polycov)."""
     return f"covariance | sqrt({iterations}) | count_sketch({width}) | project({dim})"
+
+
+for _recent in recent.SECOND_ORDER:
+    _method(_recent)
 
 
 def list_methods() -> list[str]:

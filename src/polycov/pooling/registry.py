@@ -96,6 +96,6 @@ def list_stages(kind: Kind | None = None) -> list[Stage]:
 
     Example:
         >>> [stage.name for stage in list_stages("moment")]
-        ['bilinear', 'covariance', 'gaussian']
+        ['bilinear', 'covariance', 'dropcov', 'gaussian']
     """
     return sorted((s for s in _STAGES.values() if kind in (None, s.kind)), key=lambda s: s.name)

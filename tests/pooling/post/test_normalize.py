@@ -1,3 +1,4 @@
+import numpy as np
 import torch
 
 import polycov
@@ -33,3 +34,10 @@ def test_the_scale_of_features_does_not_overflow_in_the_signed_root() -> None:
 def test_l2_has_length_one_or_zero() -> None:
     x = torch.tensor([[1e-30, 0.0], [3e30, 4e30], [0.0, 0.0]])
     torch.testing.assert_close(F.l2(x).norm(dim=1), torch.tensor([1.0, 1.0, 0.0]))
+
+
+def test_signed_power_agrees_with_numpy() -> None:
+    x = torch.tensor([[-8.0, 0.0, 0.5, 1e-8]], dtype=torch.float64)
+    np.testing.assert_allclose(F.signed_power(x, 0.3), np.sign(x.numpy()) * np.abs(x.numpy()) ** 0.3, rtol=1e-12)
+    torch.testing.assert_close(F.signed_power(x, 0.5), F.signed_sqrt(x))
+    torch.testing.assert_close(F.signed_power(x, 1.0), x)

@@ -22,12 +22,14 @@ class MatrixFunction(nn.Module):
         products: the number of matrix products; None if the function can only be computed on eigenvalues.
         slope_steps: see `polycov.pooling.plan.Priced`; None if there is only one algorithm.
         routes: the routes that exist for the function.
+        approximate_gradient: whether the gradient is that of a limit, and not of what `forward` returns.
     """
 
     degree: float = 0.0
     products: int | None
     slope_steps: int | None = None
     routes: tuple[str, ...] = ("covariance", "gram", "paper")
+    approximate_gradient: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,6 +45,19 @@ class MatrixFunction(nn.Module):
     def constant(self, root: Tensor) -> Tensor | None:
         """Returns b, (B,), or None for b = 0."""
         return None
+
+    def explained(self) -> "MatrixFunction":
+        """Returns a function with the same values that has a `quotient`, which explanations need.
+
+        Raises:
+            PolycovError: if there is none.
+        """
+        if "gram" in self.routes:
+            return self
+        raise PolycovError(
+            f"There is no exact explanation of {type(self).__name__}: its feature is not a sum over locations. Use a "
+            "function such as sqrt(5)."
+        )
 
 
 def add_identity(matrix: Tensor, constant: Tensor | None) -> Tensor:

@@ -1,5 +1,7 @@
 """The square root whose gradient solves a Lyapunov equation (improved bilinear pooling)."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.pooling.functions.base import MatrixFunction
-from polycov.pooling.functions.newton_schulz import count_products, newton_schulz
+from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt, count_products, newton_schulz
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.transforms import SampleFunction, call
 
@@ -59,12 +61,12 @@ def lyapunov(root: Tensor, right: Tensor) -> Tensor:
     return result
 
 
-class _LyapunovSqrt(SampleFunction):
-    """The iteration, with the derivative of the exact root, which is self-adjoint."""
+class _WithLyapunovGradient(SampleFunction):
+    """Any root, with the derivative of the exact root, which is self-adjoint."""
 
     @staticmethod
-    def forward(matrix: Tensor, iterations: int) -> Tensor:
-        return newton_schulz(matrix, iterations)
+    def forward(matrix: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+        return compute(matrix)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -81,12 +83,24 @@ class _LyapunovSqrt(SampleFunction):
         return lyapunov(root, 0.5 * (direction + direction.mT))
 
 
+def with_lyapunov_gradient(matrix: Tensor, compute: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns ``compute(matrix)``, a root of A, with the gradient of the exact root.
+
+    Q² = A implies dQ Q + Q dQ = dA, so the gradient L of A solves Q L + L Q = G.
+
+    Args:
+        matrix: symmetric positive semidefinite A, (B, C, C).
+        compute: returns Q ≈ √A; its own gradient is not used.
+    """
+    result: Tensor = call(_WithLyapunovGradient, matrix, compute)
+    return result
+
+
 class LyapunovSqrt(MatrixFunction):
     """√C by Newton–Schulz iteration, with the gradient of the exact root.
 
-    Q² = C implies dQ Q + Q dQ = dC, so the gradient L of C solves Q L + L Q = G. It is the gradient of the limit, not
-    of k iterations: at k = 5 the two differ by tens of per cent on small eigenvalues. For the exact root
-    (``sqrt(exact)``) they are equal.
+    It is the gradient of the limit, not of k iterations: at k = 5 the two differ by tens of per cent on small
+    eigenvalues. For the exact root (``sqrt(exact)``) they are equal. See `with_lyapunov_gradient`.
 
     Reference: Lin, Maji, "Improved Bilinear Pooling with CNNs", BMVC 2017.
     """
@@ -100,5 +114,7 @@ class LyapunovSqrt(MatrixFunction):
         self.products = count_products(self.iterations)
 
     def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
-        result: Tensor = call(_LyapunovSqrt, matrix, self.iterations)
-        return result
+        return with_lyapunov_gradient(matrix, partial(newton_schulz, iterations=self.iterations))
+
+    def explained(self) -> MatrixFunction:
+        return NewtonSchulzSqrt(self.iterations)

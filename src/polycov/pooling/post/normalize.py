@@ -1,8 +1,9 @@
-"""Elementwise signed square root and l2 normalisation."""
+"""Elementwise signed powers and l2 normalisation."""
 
 import torch
 from torch import Tensor
 
+from polycov.errors import finite_number
 from polycov.pooling.post.base import Post
 from polycov.pooling.registry import register
 
@@ -30,6 +31,22 @@ def signed_sqrt(x: Tensor) -> Tensor:
     return x * x.abs().clamp(min=SMALLEST).rsqrt() * largest.sqrt()
 
 
+def signed_power(x: Tensor, exponent: float) -> Tensor:
+    """Returns sign(x) |x|^p for p > 0, elementwise power normalisation.
+
+    Where p < 1, the straight line of `signed_sqrt` replaces it near 0.
+
+    Reference: Perronnin, Sánchez, Mensink, "Improving the Fisher Kernel for Large-Scale Image Classification",
+    ECCV 2010.
+
+    Example:
+        >>> signed_power(torch.tensor([8.0, -27.0, 0.0]), 1 / 3)
+        tensor([ 2., -3.,  0.])
+    """
+    x, largest = _by_largest(x)
+    return x * x.abs().clamp(min=SMALLEST) ** (exponent - 1) * largest**exponent
+
+
 def l2(x: Tensor) -> Tensor:
     """Returns x / ‖x‖ over the last dimension. Zero stays zero, with the gradient of x itself.
 
@@ -52,6 +69,23 @@ class SignedSqrt(Post):
 
     def forward(self, x: Tensor) -> Tensor:
         return signed_sqrt(x)
+
+
+@register("post", "signed_power", "signed_power(0.7)")
+class SignedPower(Post):
+    """sign(x) |x|^p of every entry: see `polycov.functional.signed_power`.
+
+    Args:
+        exponent: p > 0.
+    """
+
+    def __init__(self, features: int, exponent: float) -> None:
+        super().__init__(features)
+        self.degree = finite_number("signed_power", "exponent", exponent, 0, 100)
+        self.steep = exponent < 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return signed_power(x, self.degree or 1.0)
 
 
 @register("post", "l2")
