@@ -64,4 +64,5 @@ $(VENV)/.train: $(VENV)/.package
 
 $(VENV)/.developer: $(VENV)/.train
 	@$(PIP) -e '.[app]' --group test --group lint
+	-@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps -c constraints.txt -d $(VENV)/wheels rxnmapper chemicals
 	@touch $@

@@ -1,5 +1,6 @@
 """The stages as pure functions of tensors."""
 
+from polycov.pooling.attention import attention_weights, simpool
 from polycov.pooling.first_order import average, gem, maximum
 from polycov.pooling.functions import matrix_log, matrix_power, matrix_sqrt
 from polycov.pooling.functions.brownian import channel_distances, double_centre
@@ -21,6 +22,7 @@ from polycov.pooling.vectors.triangle import triu
 
 __all__ = [
     "as_tokens",
+    "attention_weights",
     "average",
     "bilinear",
     "bucket_sum",
@@ -50,6 +52,7 @@ __all__ = [
     "second_moment",
     "signed_power",
     "signed_sqrt",
+    "simpool",
     "sparse_inverse",
     "taylor_sqrt",
     "tensor_sketch",

@@ -55,7 +55,7 @@ def test_half_precision(spec: str, dtype: torch.dtype) -> None:
     assert plain.dtype == dtype  # like torch's layers without autocast
     assert relative(plain, y) < 0.01
     low = pool.to(dtype)(x.detach())
-    assert relative(low, y) < (0.03 if "project" in spec else 0.01)  # the weights of a projection are rounded
+    assert relative(low, y) < (0.03 if "project" in spec or "probe" in spec else 0.01)  # their weights are rounded
 
 
 @each_spec

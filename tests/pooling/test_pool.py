@@ -7,6 +7,7 @@ import scipy.linalg
 import torch
 
 import polycov
+from polycov.pooling.methods import needs_training
 from polycov.pooling.pool import Pool, SecondOrderPool
 from samples import features
 
@@ -89,7 +90,8 @@ def test_a_given_route_is_the_route_for_any_shape() -> None:
 def test_properties_of_the_methods(name: str) -> None:
     pool = polycov.create_pool(name, 4)
     assert isinstance(pool, Pool)
-    assert pool.first_order == (name in ("average", "max", "gem"))
+    assert pool.first_order == (name in ("average", "max", "gem", "attentive-probe", "efficient-probe", "simpool"))
+    assert pool.needs_training == (name in ("attentive-probe", "efficient-probe")) == needs_training(name)
     assert pool.fittable == (name == "ipccp-fit")
     assert pool.is_fitted == (name != "ipccp-fit")
     assert pool.needs_eigenvalues == (name in ("pade-sqrt", "power-euclidean", "log-cholesky") or "exact" in pool.spec)

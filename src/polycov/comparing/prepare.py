@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from polycov.comparing.comparison_folder import ComparisonFolder, default_path
-from polycov.comparing.grid import check_dims, check_methods
+from polycov.comparing.grid import FEWER_CHANNELS, check_dims, check_methods
 from polycov.comparing.options import CompareOptions
 from polycov.data.broken import exclude_broken, find_broken
 from polycov.data.images import ImageData, require_trainable, require_validation
@@ -16,6 +16,7 @@ from polycov.models.backbones import input_size, load_plugin
 from polycov.progress import Progress
 from polycov.system.files import cache_folder, wait_for_lock
 from polycov.training.config import Config, SplitOptions
+from polycov.training.probe import require_closed_form
 
 
 @dataclass
@@ -113,6 +114,10 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     """
     config = options.config()
     methods, dims = check_methods(options.methods), check_dims(options.dims)
+    if options.head not in ("train", "finetune"):
+        for method in methods:
+            if method != FEWER_CHANNELS:
+                require_closed_form(method)
     if options.runtime.plugin is not None:
         load_plugin(options.runtime.plugin)
     cache = cache_folder(options.cache)

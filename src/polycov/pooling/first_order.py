@@ -46,7 +46,13 @@ def gem(tokens: Tensor, p: Tensor | float = 3.0, mask: Tensor | None = None, flo
 
 
 class FirstOrder(nn.Module):
-    """Base class of first-order pooling: maps tokens (B, N, C) and a mask (B, N) to (B, ``out_features``)."""
+    """Base class of first-order pooling: maps tokens (B, N, C) and a mask (B, N) to (B, ``out_features``).
+
+    Attributes:
+        needs_training: whether its parameters mean nothing before they are trained.
+    """
+
+    needs_training: bool = False
 
     def __init__(self, channels: int) -> None:
         super().__init__()

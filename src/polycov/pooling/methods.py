@@ -151,7 +151,7 @@ def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     return f"covariance | sqrt({iterations}) | count_sketch({width}) | project({dim})"
 
 
-for _recent in recent.SECOND_ORDER:
+for _recent in (*recent.SECOND_ORDER, *recent.FIRST_ORDER):
     _method(_recent)
 
 
@@ -229,6 +229,17 @@ def is_first_order(name: str, **options: Any) -> bool:
         (True, False)
     """
     return parse_spec(method_spec(name, **options)).first_order
+
+
+def needs_training(name: str) -> bool:
+    """Returns whether a method or spec has parameters that mean nothing before they are trained.
+
+    Example:
+        >>> needs_training("attentive-probe"), needs_training("gem")
+        (True, False)
+    """
+    stages = parse_spec(method_spec(name)).aggregation
+    return any(getattr(stage.stage.build, "needs_training", False) for stage in stages)
 
 
 def fitted_dim(name: str, dim: int | None = None) -> int:

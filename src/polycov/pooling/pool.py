@@ -73,6 +73,11 @@ class Pool(nn.Module):
         """Whether the matrix function can only be computed on eigenvalues; such a pool cannot be exported."""
         return False
 
+    @property
+    def needs_training(self) -> bool:
+        """Whether the pool has parameters that mean nothing before they are trained, such as queries."""
+        return any(getattr(module, "needs_training", False) for module in self.children())
+
     def route_for(self, locations: int) -> str | None:
         """Returns the route taken for this number of locations; None for first-order pooling."""
         return None
@@ -241,7 +246,7 @@ class SecondOrderPool(Pool):
 
 
 class FirstOrderPool(Pool):
-    """First-order pooling: ``average``, ``max`` or ``gem(3)``, followed by any number of ``| post``.
+    """First-order pooling: ``average``, ``max``, ``gem(3)`` or attention, followed by any number of ``| post``.
 
     Args:
         channels: C, of the features.
@@ -261,7 +266,7 @@ class FirstOrderPool(Pool):
         if not spec.first_order:
             raise PolycovError(f"'{spec}' is second-order pooling: use create_pool or SecondOrderPool.")
         super().__init__(channels, spec, seed, check_finite)
-        self.pooling: FirstOrder = spec.aggregation[0].build(channels=channels)
+        self.pooling: FirstOrder = spec.aggregation[0].build(channels=channels, seed=seed)
         self._append(spec, self.pooling.out_features)
 
     def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, None, float]:

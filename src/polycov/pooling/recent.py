@@ -79,3 +79,28 @@ SECOND_ORDER = (
     power_euclidean,
     log_cholesky,
 )
+
+
+def attentive_probe(heads: int = 8) -> str:
+    """Attention with one learned query, without the perceptron of V-JEPA's. Bardes et al., "Revisiting Feature
+    Prediction for Learning Visual Representations from Video", TMLR 2024; Chen et al., "Context Autoencoder for
+    Self-Supervised Representation Learning", IJCV 2024.
+    """
+    return f"attentive_probe({heads})"
+
+
+def efficient_probe(queries: int = 32) -> str:
+    """Attention with several learned queries. Psomas et al., "Attention, Please! Revisiting Attentive Probing Through
+    the Lens of Efficiency", 2025.
+    """
+    return f"efficient_probe({queries})"
+
+
+def simpool(gamma: float = 2) -> str:
+    """Attention by the mean, without parameters. Psomas, Kakogeorgiou, Karantzalos, Avrithis, "Keep It SimPool: Who
+    Said Supervised Transformers Suffer from Attention Deficit?", ICCV 2023.
+    """
+    return f"simpool({gamma})"
+
+
+FIRST_ORDER = (attentive_probe, efficient_probe, simpool)

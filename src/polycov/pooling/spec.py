@@ -5,6 +5,7 @@ import inspect
 from dataclasses import dataclass
 from typing import Any
 
+import polycov.pooling.attention
 import polycov.pooling.dropcov
 import polycov.pooling.first_order
 import polycov.pooling.functions

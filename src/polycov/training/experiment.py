@@ -28,7 +28,7 @@ from polycov.training.config import Config, ImageOptions, TrainOptions
 from polycov.training.features import extract_features
 from polycov.training.loop import Trainer
 from polycov.training.predictions import Predictions, predict_split
-from polycov.training.probe import fit_pool, fit_probe, fit_reduction, set_classifier
+from polycov.training.probe import fit_pool, fit_probe, fit_reduction, require_closed_form, set_classifier
 from polycov.training.run_folder import RunFolder, describe_data, load_run
 
 FIXED_OPTIONS = ("freeze", "probe", "optimizer", "batch_size", "seed")  # what a resumed run must not change
@@ -140,6 +140,7 @@ class Experiment:
             raise PolycovError("--mirror needs images: with --freeze or --probe use polycov evaluate RUN --mirror.")
         if config.training.probe:
             require_validation(data)
+            require_closed_form(config.pooling.pool)
         self.config = config = fit_to_data(config, len(data["train"]), progress)
         size = input_size(config.network.backbone, config.images.size, data.size)
         # A checkpoint holds all weights, so the run it started from is not needed again.

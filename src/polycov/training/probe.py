@@ -14,6 +14,7 @@ from polycov.data.images import Split
 from polycov.errors import PolycovError
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
+from polycov.pooling.methods import needs_training
 from polycov.pooling.pool import Pool
 from polycov.pooling.post.pca import StreamingPCA
 from polycov.pooling.tokens import maps_to_tokens
@@ -203,6 +204,19 @@ class Probe:
     pool_seconds: float
 
 
+def require_closed_form(method: str) -> None:
+    """Refuses a method that a closed form cannot fit.
+
+    Raises:
+        PolycovError: if its parameters need training.
+    """
+    if needs_training(method):
+        raise PolycovError(
+            f"{method!r} has parameters that must be trained, and a probe in closed form trains none: use polycov "
+            "compare --head train, or polycov train --freeze."
+        )
+
+
 def fit_probe(
     pool: Pool, batches: Mapping[Split, Iterable[Tensor]], labels: Mapping[Split, Tensor], classes: int
 ) -> Probe:
@@ -215,8 +229,9 @@ def fit_probe(
         classes: their number.
 
     Raises:
-        PolycovError: if there are no validation images.
+        PolycovError: if there are no validation images, or the pool needs training.
     """
+    require_closed_form(pool.spec)
     start = time.perf_counter()
     features = {split: pool_batches(pool, local) for split, local in batches.items()}
     seconds = time.perf_counter() - start

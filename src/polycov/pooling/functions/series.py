@@ -33,8 +33,8 @@ def taylor_sqrt(matrix: Tensor, degree: int = 11) -> Tensor:
     Reference: Song, Sebe, Wang, "Fast Differentiable Matrix Square Root", ICLR 2022 (MTP).
 
     Example:
-        >>> taylor_sqrt(torch.tensor([[[4.0, 0.0], [0.0, 9.0]]]), 50).diagonal(dim1=1, dim2=2)
-        tensor([[2., 3.]])
+        >>> taylor_sqrt(torch.tensor([[[9.0, 0.0], [0.0, 16.0]]]), 40).diagonal(dim1=1, dim2=2)
+        tensor([[3., 4.]])
     """
     unit, size = _frobenius(matrix)
     coefficients = [1.0]

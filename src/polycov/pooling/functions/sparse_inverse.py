@@ -41,8 +41,8 @@ def sparse_inverse(matrix: Tensor, steps: int = 5, rate: float = 1.0, sparsity: 
 
     Example:
         >>> sparse_inverse(torch.tensor([[[0.5, 0.01], [0.01, 0.5]]])).round(decimals=2)
-        tensor([[[ 1.9700, -0.0000],
-                 [-0.0000,  1.9700]]])
+        tensor([[[ 1.9800, -0.0200],
+                 [-0.0200,  1.9800]]])
     """
     current = inverse(matrix)
     for step in range(steps):
