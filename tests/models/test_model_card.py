@@ -47,6 +47,22 @@ def test_class_names_cannot_break_the_markdown(model: polycov.Model) -> None:
     assert "197 …" in text
 
 
+def test_names_cannot_put_links_or_images_into_a_card(model: polycov.Model) -> None:
+    names = [
+        "![x](http://example.org/x.png)",
+        "[click](javascript:1)",
+        "<img src=x>",
+        "https://example.org",
+        "www.x.org",
+    ]
+    data = {"name": names[0], "images": {names[1]: 3}}
+    text = str(model_card(model.describe() | {"classes": names, "data": data, "license": names[3]}))
+    body = text.partition("\n---\n")[2]
+    for pattern in ("![x]", "[click]", "<img", "http://", "https://", "www.x"):
+        assert pattern not in body, pattern
+    assert r"\!\[x\](http&#58;//example.org/x.png)" in body
+
+
 def test_the_method_of_a_spec_is_found_by_its_dimension() -> None:
     for name in ("average", "isqrt-cov", "ipccp-cs", "ipccp-fit"):
         pool = polycov.create_pool(name, 12)

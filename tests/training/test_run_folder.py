@@ -56,3 +56,23 @@ def test_a_finished_run_loads_and_others_say_what_they_are(finished: Path, trees
     run.model.save_pretrained(tmp_path / "model")
     with pytest.raises(PolycovError, match="is a model, not a training run"):
         load_run(tmp_path / "model")
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    one, other = RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other")
+    for folder in (one, other):
+        folder.write_description({"config": {}})
+    assert one.identity != other.identity
+    one.write_description({"config": {"changed": True}})
+    one.save_checkpoint(model, optimizer, {"epoch": 2})  # type: ignore[arg-type]
+    one.save_best(model, 1)  # type: ignore[arg-type]
+    assert one.load_checkpoint(model, optimizer) == {"epoch": 2}  # type: ignore[arg-type]
+    one.load_best(model)  # type: ignore[arg-type]
+    for name in ("checkpoint.safetensors", "best.safetensors"):
+        (one.path / name).rename(other.path / name)
+    with pytest.raises(PolycovError, match=r"^'.*checkpoint.safetensors' belongs to another run\. "):
+        other.load_checkpoint(model, optimizer)  # type: ignore[arg-type]
+    with pytest.raises(PolycovError, match=r"^'.*best.safetensors' belongs to another run\. "):
+        other.load_best(model)  # type: ignore[arg-type]

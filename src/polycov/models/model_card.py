@@ -72,9 +72,9 @@ def _rows(description: dict[str, Any], facts: dict[str, Any]) -> list[tuple[str,
         ("method", f"`{method}` {paper}".strip()),
         ("spec", f"`{model['pool']}`"),
         ("feature", f"{feature['dimensions']} dimensions from {feature['channels']} channels, seed {model['seed']}"),
-        ("backbone", f"{model['backbone']} from timm, {stage}"),
+        ("backbone", f"{_literal(model['backbone'])} from timm, {stage}"),
         ("images", f"{size} × {size}, {prepared['interpolation']}, resized to {prepared['resize']}"),
-        ("licence", facts.get("license", "unknown")),
+        ("licence", _literal(facts.get("license", "unknown"))),
         ("versions", ", ".join(f"{name} {version}" for name, version in description["versions"].items())),
     ]
 
@@ -83,7 +83,7 @@ def _data(facts: dict[str, Any], classes: int) -> str:
     if "data" not in facts:
         return "unknown"
     images = ", ".join(f"{count} {split}" for split, count in facts["data"]["images"].items())
-    return f"{facts['data']['name']}: {classes} classes; images: {images}"
+    return f"{_literal(facts['data']['name'])}: {classes} classes; images: {_literal(images)}"
 
 
 def _accuracy(facts: dict[str, Any]) -> str:
@@ -97,7 +97,7 @@ def _accuracy(facts: dict[str, Any]) -> str:
 def _text(description: dict[str, Any], facts: dict[str, Any], name: str) -> str:
     classes = description["classes"]
     table = "\n".join(f"| {title} | {_inline(text)} |" for title, text in _rows(description, facts))
-    listed = ", ".join(map(_inline, classes[:200])) + (" …" if len(classes) > 200 else "")
+    listed = ", ".join(_inline(_literal(name)) for name in classes[:200]) + (" …" if len(classes) > 200 else "")
     return f"""# {name}
 
 An image classifier with second-order pooling, made with polycov.
@@ -126,3 +126,10 @@ def _inline(text: str) -> str:
     """A text for a line of Markdown, also in a table."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line.replace("|", "\\|").replace("<", "&lt;").encode("utf-8", "replace").decode()
+
+
+def _literal(text: str) -> str:
+    """A text from outside that Markdown shows as it is: no link, no image from another place, no formatting."""
+    for character in "\\`*_[]!":
+        text = text.replace(character, f"\\{character}")
+    return text.replace("&", "&amp;").replace("://", "&#58;//").replace("www.", "www&#46;")

@@ -7,12 +7,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from polycov.errors import PolycovError
-from polycov.models.tensors import load_tensors, save_tensors
+from polycov.models.tensors import State, load_tensors, save_tensors
 from polycov.models.weights import load_exactly
 
 
-def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress: dict[str, Any]) -> None:
-    """Writes model, optimiser and progress.
+def save_checkpoint(
+    path: Path, model: nn.Module, optimizer: Optimizer, progress: dict[str, Any], identity: str | None = None
+) -> None:
+    """Writes model, optimiser and progress, with the identity of the run they belong to.
 
     Raises:
         PolycovError: if the optimiser keeps something that is neither a tensor nor a plain value.
@@ -23,7 +25,7 @@ def save_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, progress
         for name, value in values.items():
             (tensors if isinstance(value, Tensor) else plain)[f"{place}.{name}"] = value
     try:
-        save_tensors(path, tensors, {"progress": progress, "optimizer": plain})
+        save_tensors(path, tensors, {"progress": progress, "optimizer": plain, "run": identity})
     except TypeError as error:
         raise PolycovError(f"The state of {type(optimizer).__name__} cannot be saved: {error}.") from error
 
@@ -37,13 +39,13 @@ def _optimizer_state(optimizer: Optimizer) -> dict[str, dict[str, Any]]:
     return places
 
 
-def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[str, Any]:
+def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer, identity: str | None = None) -> dict[str, Any]:
     """Restores model and optimiser from a checkpoint, and returns the progress.
 
     Raises:
-        PolycovError: if the checkpoint is missing or damaged, or does not fit.
+        PolycovError: if the checkpoint is missing or damaged, belongs to another run, or does not fit.
     """
-    tensors, notes = load_tensors(path)
+    tensors, notes = load_of_run(path, identity)
     own = {name[len("model.") :]: t for name, t in tensors.items() if name.startswith("model.")}
     load_exactly(model, own, f"The checkpoint {path.name!r}")
     state: dict[int, dict[str, Any]] = {}
@@ -61,3 +63,17 @@ def load_checkpoint(path: Path, model: nn.Module, optimizer: Optimizer) -> dict[
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise PolycovError(f"The checkpoint {str(path)!r} does not fit: {error}.") from error
     return progress
+
+
+def load_of_run(path: Path, identity: str | None) -> tuple[State, dict[str, Any]]:
+    """Reads tensors and notes of a file that belongs to the run of this identity.
+
+    Raises:
+        PolycovError: if the file is missing or damaged, or belongs to another run.
+    """
+    tensors, notes = load_tensors(path)
+    if not isinstance(notes, dict) or notes.get("run") != identity:
+        raise PolycovError(
+            f"{str(path)!r} belongs to another run. Remove it to start this run again from its beginning."
+        )
+    return tensors, notes

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
-from polycov.models.tensors import load_tensors, save_tensors
+from polycov.models.tensors import save_tensors
 from polycov.models.weights import load_exactly
 from polycov.system.files import append_json_lines as append_lines
 from polycov.system.files import (
@@ -27,7 +28,7 @@ from polycov.system.files import (
     write_json_lines,
 )
 from polycov.system.structure import structure
-from polycov.training.checkpoint import load_checkpoint, save_checkpoint
+from polycov.training.checkpoint import load_checkpoint, load_of_run, save_checkpoint
 from polycov.training.config import Config
 
 
@@ -139,26 +140,31 @@ class RunFolder:
         return self.model_folder.read_description()
 
     def write_description(self, description: dict[str, Any]) -> None:
-        """Writes ``config.json``."""
-        self.model_folder.write_description(description)
+        """Writes ``config.json``, with the identity that the files of this run carry."""
+        self.model_folder.write_description(description | {"run": self.identity or uuid.uuid4().hex})
+
+    @property
+    def identity(self) -> str | None:
+        """What tells this run from every other; None before it is described."""
+        return self.read_description().get("run") if self.has_config else None
 
     # Progress
 
     def save_checkpoint(self, model: Model, optimizer: Optimizer, state: dict[str, Any]) -> None:
         """Writes a checkpoint."""
-        save_checkpoint(self._checkpoint, model, optimizer, state)
+        save_checkpoint(self._checkpoint, model, optimizer, state, self.identity)
 
     def load_checkpoint(self, model: Model, optimizer: Optimizer) -> dict[str, Any]:
         """Restores the checkpoint, and returns the state of the training."""
-        return load_checkpoint(self._checkpoint, model, optimizer)
+        return load_checkpoint(self._checkpoint, model, optimizer, self.identity)
 
     def save_best(self, model: Model, epoch: int) -> None:
         """Keeps the best weights so far."""
-        save_tensors(self._best, model.state_dict(), {"epoch": epoch})
+        save_tensors(self._best, model.state_dict(), {"epoch": epoch, "run": self.identity})
 
     def load_best(self, model: Model) -> None:
         """Loads the best weights."""
-        load_exactly(model, load_tensors(self._best)[0], f"The file {self._best.name!r}")
+        load_exactly(model, load_of_run(self._best, self.identity)[0], f"The file {self._best.name!r}")
 
     def metrics(self) -> list[dict[str, Any]]:
         """Returns the metrics: a row per epoch, and one for the test once the run is finished."""
@@ -195,7 +201,7 @@ class RunFolder:
         write_json(self._predictions, {**predictions, "test_loss": test_loss})
         rows = [row for row in self.metrics() if "test_accuracy" not in row]  # of a run killed right here
         write_json_lines(self._metrics, [*rows, metrics])
-        self.model_folder.write(description, model.state_dict())
+        self.model_folder.write(description | {"run": self.identity}, model.state_dict())
         for path in (self._checkpoint, self._best):
             path.unlink(missing_ok=True)
 
