@@ -153,3 +153,20 @@ def test_without_scikit_learn_the_import_says_how_to_install_it(monkeypatch: pyt
     monkeypatch.setitem(sys.modules, "sklearn.base", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'polycov\[sklearn\]'"):
         importlib.import_module("polycov.sklearn")
+
+
+def test_weights_and_masks_of_arrays(samples: Samples) -> None:
+    x, _ = samples
+    w = np.random.default_rng(1).uniform(size=x.shape[:2])
+    for weights in (w, w > 0.3, w.astype(np.float32)):
+        transformer = SecondOrderTransformer("ipccp-fit", dim=3, batch_size=30)
+        vectors = transformer.fit_transform(x, weights=weights)
+        pool = polycov.create_pool("ipccp-fit", 5, dim=3).double().fit([(torch.tensor(x), torch.tensor(weights))])
+        expected = pool(torch.tensor(x), torch.tensor(weights)).detach().numpy()
+        np.testing.assert_allclose(abs(vectors), abs(expected), rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(transformer.transform(x, weights), vectors)
+        assert abs(transformer.transform(x) - vectors).max() > 1e-3
+    with pytest.raises(polycov.PolycovError, match="weights of 80 samples, got those of 79"):
+        transformer.transform(x, w[1:])
+    with pytest.raises(polycov.PolycovError, match=r"weights of at least 0"):
+        transformer.transform(x, -w)

@@ -71,12 +71,13 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         self.batch_size = batch_size
         self.device = device
 
-    def fit(self, X: Any, y: Any = None) -> "SecondOrderTransformer":
+    def fit(self, X: Any, y: Any = None, weights: Any = None) -> "SecondOrderTransformer":
         """Creates the pool, and fits its projection if it has one.
 
         Args:
             X: (samples, locations, channels), or according to ``layout``.
             y: ignored.
+            weights: optional, (samples, locations): how much each location counts, or a boolean mask.
 
         Raises:
             PolycovError: if the shape is wrong, the method unknown, a number out of range or the device unavailable.
@@ -88,12 +89,21 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         pool = create_pool(self.method, self.n_features_in_, dim=dim, seed=seed)
         self.pool_ = pool.to(choose_device(self.device)).eval()
         if pool.fittable:
-            self.pool_.fit(self._batches(array))
+            self.pool_.fit(self._batches(array, weights))
         self._n_features_out = pool.out_features
         return self
 
-    def transform(self, X: Any) -> Array:
+    def fit_transform(self, X: Any, y: Any = None, weights: Any = None) -> Array:
+        """Fits and transforms, both with the weights."""
+        return self.fit(X, y, weights).transform(X, weights)
+
+    def transform(self, X: Any, weights: Any = None) -> Array:
         """Returns the vectors, (samples, dimensions).
+
+        Args:
+            X: (samples, locations, channels), or according to ``layout``.
+            weights: optional, (samples, locations), or (samples, height, width) for maps: how much each location
+                counts, at least 0, or a boolean mask.
 
         Raises:
             NotFittedError: (scikit-learn's) before ``fit``.
@@ -107,7 +117,7 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 f"{array.shape} with layout={self.layout!r}."
             )
         with torch.inference_mode():
-            vectors: Array = torch.cat([self.pool_(batch).cpu() for batch in self._batches(array)]).numpy()
+            vectors: Array = torch.cat([self.pool_(*batch).cpu() for batch in self._batches(array, weights)]).numpy()
         return vectors
 
     def _checked(self, X: Any) -> Array:
@@ -127,12 +137,15 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _channels(self, array: Array) -> int:
         return int(array.shape[2 if array.ndim == 3 and self.layout == "tokens" else 1])
 
-    def _batches(self, array: Array) -> Iterator[Tensor]:
+    def _batches(self, array: Array, weights: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
         device = choose_device(self.device)
+        if weights is not None and len(weights := np.asarray(weights)) != len(array):
+            raise PolycovError(f"Expected the weights of {len(array)} samples, got those of {len(weights)}.")
         for begin in range(0, len(array), self.batch_size):
             samples = np.require(array[begin : begin + self.batch_size], requirements=["C", "W"])
             batch = torch.from_numpy(samples).to(device)
-            yield batch.mT if array.ndim == 3 and self.layout == "signals" else batch
+            some = None if weights is None else torch.tensor(weights[begin : begin + self.batch_size], device=device)
+            yield (batch.mT if array.ndim == 3 and self.layout == "signals" else batch), some
 
     def __sklearn_tags__(self) -> Any:
         """Tells scikit-learn which arrays it accepts."""

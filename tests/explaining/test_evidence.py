@@ -41,19 +41,24 @@ def features(dtype: torch.dtype = torch.float32, locations: int = 20) -> torch.T
     return torch.randn(3, locations, 6, generator=torch.Generator().manual_seed(0)).add(0.3).to(dtype)
 
 
-@pytest.mark.parametrize(("locations", "masked"), [(20, False), (20, True), (4, True)])  # more than channels, fewer
+# With more locations than channels, and with fewer.
+@pytest.mark.parametrize(
+    ("locations", "counting"), [(20, "all"), (20, "mask"), (4, "mask"), (20, "weights"), (4, "weights")]
+)
 @pytest.mark.parametrize("spec", SPECS)
-def test_contributions_add_up_to_the_score(spec: str, masked: bool, locations: int) -> None:
+def test_contributions_add_up_to_the_score(spec: str, counting: str, locations: int) -> None:
     pool, x = make(spec), features(locations=locations)
     mask = torch.ones(3, locations, dtype=torch.bool)
     mask[0, 3:] = False
+    soft = mask * torch.rand(mask.shape, generator=torch.Generator().manual_seed(3))
+    of_tokens = {"all": None, "mask": mask, "weights": soft}[counting]
     weights = torch.randn(3, pool.out_features, generator=torch.Generator().manual_seed(2))
-    score = (weights * pool(x, mask if masked else None).detach()).sum(1)
-    evidence = collect_evidence(pool, x, mask if masked else None)
+    score = (weights * pool(x, of_tokens).detach()).sum(1)
+    evidence = collect_evidence(pool, x, of_tokens)
     contributions, constant = evidence.locations(weights)
     size = contributions.abs().sum(1) + constant.abs()  # terms may cancel
     total = (contributions.sum(1) + constant).float()
-    exact = (weights.double() * copy.deepcopy(pool).double()(x.double(), mask if masked else None).detach()).sum(1)
+    exact = (weights.double() * copy.deepcopy(pool).double()(x.double(), of_tokens).detach()).sum(1)
     assert bool(((total - exact).abs() <= 1e-4 * size + 1e-6).all())
     rounding = (score - exact).abs()  # the pool's own: large for 20 iterations on a singular matrix
     assert bool(((total - score).abs() <= 1e-4 * size + 1e-6 + rounding).all())
@@ -64,7 +69,7 @@ def test_contributions_add_up_to_the_score(spec: str, masked: bool, locations: i
     assert isinstance(evidence, FirstOrderEvidence | SecondOrderEvidence)
     inner_constant = evidence.pull_back(weights.to(contributions.dtype))[1]
     torch.testing.assert_close((channels + inner_constant).double(), exact, rtol=1e-3, atol=float(size.max()) * 1e-4)
-    if masked:
+    if counting != "all":
         assert bool((contributions[~mask] == 0).all())
 
 

@@ -141,7 +141,7 @@ def test_two_outputs_are_refused(tmp_path: Path) -> None:
         def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             return x + 1, x + 2
 
-    with pytest.raises(polycov.PolycovError, match="one input and one output, got 2 outputs"):
+    with pytest.raises(polycov.PolycovError, match="one output, got 2 outputs"):
         export_onnx(Two(), tmp_path / "two.onnx", torch.zeros(2, 3))
 
 
@@ -208,3 +208,17 @@ def test_a_missing_onnx_says_what_to_install(tmp_path: Path, monkeypatch: pytest
         MissingDependencyError, match=r"ONNX needs onnx and onnxscript .*pip install 'polycov\[export\]'"
     ):
         export_onnx(create("average"), tmp_path / "x.onnx")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["average", "gem", "isqrt-cov", "gaussian | sqrt(5) | tensor_sketch(16)"])
+@pytest.mark.parametrize("size", [(7, 5), (2, 3)])
+def test_pools_with_weights_agree_in_onnxruntime(method: str, size: tuple[int, int], tmp_path: Path) -> None:
+    pool = create(method)
+    export_onnx(pool, tmp_path / "pool.onnx", (torch.randn(2, CHANNELS, *size), torch.rand(2, *size)))
+    x, weights = torch.randn(5, CHANNELS, *size), torch.rand(5, *size)
+    weights[:, 0, 0] = 0
+    expected = pool(x, weights).detach().numpy()
+    output = OnnxFile(tmp_path / "pool.onnx")(x.numpy(), weights.numpy())
+    assert np.abs(output - expected).max() < 1e-4 * np.abs(expected).max()
+    assert np.abs(output - pool(x).detach().numpy()).max() > 1e-2 * np.abs(expected).max()

@@ -192,13 +192,17 @@ def test_wrong_input_is_rejected_with_a_clear_message(spec: str) -> None:
         (torch.zeros(CHANNELS, 5, 6), None, r"Expected 4 channels, got 6 .* use x\.unsqueeze\(0\)\.$"),
         (torch.zeros(2, 5, CHANNELS, dtype=torch.int64), None, r"floating-point features, got torch.int64"),
         (torch.zeros(2, 0, CHANNELS), None, r"at least one location"),
-        (torch.zeros(2, 5, CHANNELS), mask[:, :3], r"boolean mask of shape \(2, 5\)"),
-        (torch.zeros(2, 5, CHANNELS), mask.float(), r"boolean mask .* got torch.float32"),
-        (torch.zeros(2, 5, CHANNELS), mask.long() * 2, r"boolean mask .* integers 1 and 0 .* got integers from 2 to 2"),
+        (torch.zeros(2, 5, CHANNELS), mask[:, :3], r"Expected weights of shape \(2, 5\)"),
+        (torch.zeros(2, 5, CHANNELS), mask.to(torch.complex64), r"Expected weights .* got torch.complex64"),
+        (
+            torch.zeros(2, 5, CHANNELS),
+            mask.long() * 2,
+            r"boolean mask, .* integers 1 and 0 .* got integers from 2 to 2; use weights.float()",
+        ),
         (
             torch.zeros(2, 5, CHANNELS),
             mask[:, :3].long(),
-            r"mask of shape \(2, 5\).* got torch.int64 of shape \(2, 3\)",
+            r"weights of shape \(2, 5\).* got torch.int64 of shape \(2, 3\)",
         ),
         (torch.zeros(2, 5, CHANNELS), ~mask, r"hides every token of samples \[0, 1\]"),
     ]

@@ -3,7 +3,9 @@ import pytest
 import torch
 
 import polycov
+from polycov import create_pool
 from polycov.pooling.kernel import kernel_error, uncompressed
+from samples import CHANNELS, features
 
 
 def test_kernel_error_is_the_relative_frobenius_norm() -> None:
@@ -64,3 +66,11 @@ def test_a_wide_sketch_has_a_small_kernel_error(name: str) -> None:
     full = polycov.create_pool(uncompressed(name) or "", 4).double()(x)
     narrow, wide = (polycov.create_pool(name, 4, dim=dim, seed=1).double()(x) for dim in (3, 20000))
     assert kernel_error(wide, full) < 0.05 < kernel_error(narrow, full)
+
+
+def test_the_kernel_of_weighted_features_is_estimated_too() -> None:
+    x, w = features(6, 9), torch.rand(6, 9, dtype=torch.float64)
+    full = create_pool("covariance | sqrt(5) | triu", CHANNELS)(x, w)
+    exact = create_pool("covariance | sqrt(5) | count_sketch(10)", CHANNELS)(x, w)
+    assert kernel_error(exact, full) < 1e-12
+    assert kernel_error(create_pool("covariance | sqrt(5) | count_sketch(10)", CHANNELS)(x), full) > 1e-3

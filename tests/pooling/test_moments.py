@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -59,3 +60,46 @@ def test_a_mask_hides_tokens(function: Callable[..., torch.Tensor]) -> None:
     moments = second_moment(function(x, mask))
     torch.testing.assert_close(moments[:1], second_moment(function(x[:1, :4])))
     torch.testing.assert_close(moments[1:], second_moment(function(x[1:, 2:])))
+
+
+def weighted(function: Callable[..., torch.Tensor], x: torch.Tensor, w: torch.Tensor) -> np.ndarray[Any, Any]:
+    moments: np.ndarray[Any, Any] = second_moment(function(x, w)).numpy()
+    return moments
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_weighted_moments_agree_with_numpy_and_a_loop(dtype: torch.dtype) -> None:
+    x, w = features(2, 7, 3), torch.rand(2, 7, generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 5
+    w[1, 3] = 0
+    cov = np.stack([np.cov(t.T, aweights=a, ddof=0) for t, a in zip(x.numpy(), w.numpy(), strict=True)])
+    mean = np.stack([np.average(t, 0, a) for t, a in zip(x.numpy(), w.numpy(), strict=True)])
+    sums = np.zeros((2, 3, 3))
+    for b, n in np.ndindex(2, 7):
+        sums[b] += float(w[b, n]) * np.outer(x[b, n].numpy(), x[b, n].numpy())
+    effective = w.sum(1).numpy() / w.square().sum(1).numpy()
+    bound = 1e-12 if dtype == torch.float64 else 1e-5
+    np.testing.assert_allclose(weighted(F.covariance, x.to(dtype), w), cov, rtol=bound, atol=bound)
+    np.testing.assert_allclose(
+        weighted(F.bilinear, x.to(dtype), w), sums * effective[:, None, None], rtol=bound, atol=bound
+    )
+    embedded = weighted(F.gaussian, x.to(dtype), w)
+    np.testing.assert_allclose(embedded[:, :3, :3], cov + mean[:, :, None] * mean[:, None], rtol=bound, atol=bound)
+    np.testing.assert_allclose(embedded[:, 3, :3], mean, rtol=bound, atol=bound)
+    np.testing.assert_allclose(embedded[:, 3, 3], 1, rtol=bound, atol=bound)
+
+
+def test_a_large_mean_costs_no_digits_with_weights() -> None:
+    x = features(2, 40, 3, dtype=torch.float32) * 1e-3 + 1000
+    w = torch.rand(2, 40, generator=torch.Generator().manual_seed(0))
+    expected = np.stack([np.cov(t.double().T, aweights=a, ddof=0) for t, a in zip(x, w, strict=True)])
+    np.testing.assert_allclose(weighted(F.covariance, x, w), expected, rtol=1e-4, atol=1e-4 * abs(expected).max())
+
+
+def test_the_second_moment_is_linear_in_the_weights() -> None:
+    rows, w = features(2, 5, 3).requires_grad_(), torch.rand(2, 5, dtype=torch.float64)
+    w[0, 1] = 0
+    expected = np.einsum("bn,bni,bnj->bij", w, rows.detach(), rows.detach())
+    np.testing.assert_allclose(F.second_moment(rows, w).detach(), expected, rtol=1e-12)
+    assert torch.equal(F.second_moment(rows, w).mT, F.second_moment(rows, w))
+    assert torch.autograd.gradcheck(F.second_moment, (rows, w.requires_grad_()))
+    assert torch.autograd.gradgradcheck(F.second_moment, (rows, w))

@@ -157,3 +157,23 @@ def test_a_pool_can_be_copied_and_trained_in_a_network() -> None:
         loss.backward()
         optimizer.step()
     assert loss < 0.1
+
+
+def test_a_projection_is_fitted_with_the_weights_of_a_batch() -> None:
+    x, w = features(20, 7, dtype=torch.float32), torch.rand(20, 7)
+    by_weights, by_mask, plain, labelled = (
+        polycov.create_pool("covariance | sqrt(5) | triu | project(3)", 4).fit([batch])
+        for batch in ((x, w), (x, w > 0.5), (x, None), (x, torch.rand(20, 5)))
+    )
+    first = polycov.create_pool("covariance | sqrt(5) | triu", 4)
+    for pool, weights in ((by_weights, w), (by_mask, w > 0.5), (plain, None), (labelled, None)):
+        torch.testing.assert_close(pool(x, weights).mean(0), torch.zeros(3), atol=1e-5, rtol=0)
+        basis = torch.linalg.svd(first(x, weights) - first(x, weights).mean(0)).Vh[:3]
+        rotation = pool.state_dict()["post.0.weight"] @ basis.mT
+        torch.testing.assert_close(rotation @ rotation.mT, torch.eye(3), atol=1e-3, rtol=0)
+
+
+def test_weights_that_need_a_gradient_are_pooled_on_the_side_that_is_linear_in_them() -> None:
+    pool, x, w = polycov.SecondOrderPool(64, "covariance | sqrt(5) | triu"), torch.rand(2, 9, 64), torch.rand(2, 9)
+    assert pool.plan(x, w).route == "gram"
+    assert pool.plan(x, w.clone().requires_grad_()).route == "covariance"

@@ -45,7 +45,7 @@ def test_an_integer_mask_becomes_boolean(dtype: torch.dtype) -> None:
 def test_integers_other_than_0_and_1_are_no_mask(values: list[list[int]]) -> None:
     low, high = values[0]
     with pytest.raises(
-        polycov.PolycovError, match=f"or integers 1 and 0 in its place, got integers from {low} to {high}"
+        polycov.PolycovError, match=f"or integers 1 and 0 in its place; got integers from {low} to {high}"
     ):
         as_tokens(torch.rand(1, 2, 3), torch.tensor(values))
 
@@ -118,7 +118,7 @@ def test_count_tokens_counts_those_that_exist() -> None:
         (torch.rand(1, 3, 0, 2), None, r"at least one location, got features of shape \(1, 3, 0, 2\)"),
         (torch.rand(1, 2, 3, 4), torch.ones(1, 4, 3, dtype=torch.bool), r"\(1, 12\) or \(1, 3, 4\)"),
         (torch.rand(1, 2, 3, 4), [True] * 12, "got list"),
-        (torch.rand(1, 2, 3), torch.ones(1, 2), "boolean mask .* got torch.float32"),
+        (torch.rand(1, 2, 3), torch.ones(1, 3), r"weights of shape \(1, 2\).* got torch.float32 of shape \(1, 3\)"),
         (torch.rand(2, 2, 3), torch.tensor([[True, True], [False, False]]), r"hides every token of samples \[1\]"),
         (torch.rand(1, 2, 3).to(torch.float8_e4m3fn), None, "got torch.float8_e4m3fn"),
         (torch.rand(1, 2, 3).to(torch.complex64), None, "got torch.complex64"),

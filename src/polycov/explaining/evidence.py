@@ -22,7 +22,7 @@ from torch import Tensor
 from polycov.errors import PolycovError
 from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
-from polycov.pooling.moments import second_moment
+from polycov.pooling.moments import second_moment, with_roots
 from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route, make_plan
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
 from polycov.pooling.post.base import Post
@@ -45,24 +45,24 @@ class Evidence(Protocol):
         """Returns the contribution of each pair of channels, (B, C, C), or of each channel on the diagonal."""
 
 
-def collect_evidence(pool: Pool, features: Tensor, mask: Tensor | None = None) -> Evidence:
+def collect_evidence(pool: Pool, features: Tensor, weights: Tensor | None = None) -> Evidence:
     """Computes what the pooled features of a batch are made of.
 
     Args:
         pool: that pools the features.
         features: maps (B, C, H, W) or tokens (B, N, C), as the pool takes them.
-        mask: as the pool takes it.
+        weights: of the locations, or a mask, as the pool takes them.
 
     Raises:
         PolycovError: if the pool has no exact decomposition.
     """
-    tokens, mask = as_tokens(features, mask)
+    tokens, weights = as_tokens(features, weights)
     with torch.no_grad():
         if isinstance(pool, SecondOrderPool):
-            return _second_order(pool, tokens, mask)
+            return _second_order(pool, tokens, weights)
         if isinstance(pool, FirstOrderPool):
             tokens = tokens.to(at_least_float32(tokens.dtype))
-            return FirstOrderEvidence(pool, tokens, mask)
+            return FirstOrderEvidence(pool, tokens, weights)
     raise PolycovError(f"There is no exact explanation of {type(pool).__name__}.")
 
 
@@ -73,18 +73,18 @@ class FirstOrderEvidence:
     Attributes:
         pool: pool that made the features.
         tokens: local features, (B, N, C).
-        mask: mask of the tokens.
+        token_weights: weights or mask of the tokens.
     """
 
     pool: FirstOrderPool
     tokens: Tensor
-    mask: Tensor | None
+    token_weights: Tensor | None
 
     @cached_property
     def vector(self) -> Tensor:
         """What is pooled, before any later stage, (B, C)."""
         with torch.no_grad():
-            return self.pool.pooling(self.tokens, self.mask)
+            return self.pool.pooling(self.tokens, self.token_weights)
 
     def pull_back(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weights of the feature as weights of the vector, (B, C), and a constant, (B,)."""
@@ -95,7 +95,7 @@ class FirstOrderEvidence:
         inner, constant = self.pull_back(weights)
         pooling: FirstOrder = self.pool.pooling
         with torch.no_grad():
-            return pooling.contributions(self.tokens, inner, self.mask), constant
+            return pooling.contributions(self.tokens, inner, self.token_weights), constant
 
     def pairs(self, weights: Tensor) -> Tensor:
         """Contributions of pairs: a location only goes with itself."""
@@ -164,9 +164,10 @@ class SecondOrderEvidence:
         return self._adjoint(weights)[0] * self.matrix
 
 
-def _second_order(pool: SecondOrderPool, tokens: Tensor, mask: Tensor | None) -> SecondOrderEvidence:
+def _second_order(pool: SecondOrderPool, tokens: Tensor, weights: Tensor | None) -> SecondOrderEvidence:
     function = pool.function.explained()
-    rows, scale = pool.moment(tokens.to(_dtype(pool, function, tokens, mask)), mask)
+    rows, scale = pool.moment(tokens.to(_dtype(pool, function, tokens, weights)), weights)
+    rows = with_roots(rows, weights)
     on_gram = cheapest_route(function, *rows.shape[1:]) == "gram"
     unit, trace, root = split_trace(second_moment(rows.mT if on_gram else rows))
     root = root * scale

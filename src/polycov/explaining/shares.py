@@ -36,7 +36,7 @@ def region_shares(pool: Pool, local: Tensor, grid: RegionGrid) -> Tensor:
     if isinstance(evidence, SecondOrderEvidence):
         shares, vector = _second_order(evidence, grid), evidence.pool.vector(evidence.matrix)
     elif isinstance(evidence, FirstOrderEvidence):
-        parts = evidence.pool.pooling.shares(evidence.tokens, evidence.mask)
+        parts = evidence.pool.pooling.shares(evidence.tokens, evidence.token_weights)
         shares, vector = grid.sum(parts[0], 0), parts.sum(1)
     else:
         raise TypeError(type(evidence).__name__)

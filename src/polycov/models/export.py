@@ -67,12 +67,16 @@ def export(model: Model | str | Path, out: str | Path, *, license: str | None = 
     return ExportResult(out, folder.size_in_bytes(), None)
 
 
-def as_program(module: nn.Module, example: Tensor | None = None) -> torch.export.ExportedProgram:
+Example = Tensor | tuple[Tensor, ...]
+
+
+def as_program(module: nn.Module, example: Example | None = None) -> torch.export.ExportedProgram:
     """Returns a module as a program of torch.export, for any batch size.
 
     Args:
-        module: a pool, a model, or any module of one input that contains a pool.
-        example: an input; it fixes all sizes but that of the batch.
+        module: a pool, a model, or any module that contains a pool.
+        example: an input, or a tuple of all inputs, such as features and their weights; it fixes all sizes but that of
+            the batch.
 
     Raises:
         PolycovError: if a pool in it needs an eigendecomposition, which cannot be exported.
@@ -80,14 +84,13 @@ def as_program(module: nn.Module, example: Tensor | None = None) -> torch.export
     """
     for pool in _pools(module):
         _check_exportable(pool)
-    example = example_input(module) if example is None else example
-    if len(example) == 1:  # torch.export would take a batch of 1 for a constant
-        example = torch.cat([example, example])
+    # torch.export would take a batch of 1 for a constant
+    inputs = tuple(torch.cat([x, x]) if len(x) == 1 else x for x in _inputs(module, example))
     batch = torch.export.Dim("batch", min=1, max=2**20)
     try:
         with evaluation_mode(module), warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # the tracer's own
-            return torch.export.export(module, (example,), dynamic_shapes=({0: batch},), strict=False)
+            return torch.export.export(module, inputs, dynamic_shapes=({0: batch},) * len(inputs), strict=False)
     except Exception as error:  # a network can make the tracer raise anything
         reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         raise PolycovError(f"torch.export cannot trace this {type(module).__name__}: {reason}") from error
@@ -107,6 +110,11 @@ def _check_exportable(pool: Pool) -> None:
         )
 
 
+def _inputs(module: nn.Module, example: Example | None) -> tuple[Tensor, ...]:
+    example = example_input(module) if example is None else example
+    return (example,) if isinstance(example, Tensor) else example
+
+
 def example_input(module: nn.Module) -> Tensor:
     """Returns an input to trace a module with: random images for a model, random maps for a pool.
 
@@ -122,7 +130,7 @@ def example_input(module: nn.Module) -> Tensor:
     raise PolycovError(f"Expected example, an input of {type(module).__name__}.")
 
 
-def export_program(module: nn.Module, path: Path | str, example: Tensor | None = None) -> float:
+def export_program(module: nn.Module, path: Path | str, example: Example | None = None) -> float:
     """Writes a module as a program of torch.export (``.pt2``), and returns its relative distance from the module.
 
     `torch.export.load(path).module()` runs it. Its extra file "polycov" holds class names and preprocessing of a model.
@@ -133,7 +141,7 @@ def export_program(module: nn.Module, path: Path | str, example: Tensor | None =
     program = as_program(module, example)
     extra = {METADATA_KEY: json.dumps(_metadata(module))}
 
-    def save(temporary: Path) -> Callable[[Tensor], Tensor]:
+    def save(temporary: Path) -> Callable[..., Tensor]:
         with temporary.open("wb") as file:
             torch.export.save(program, file, extra_files=extra)
         with temporary.open("rb") as file:
@@ -142,13 +150,14 @@ def export_program(module: nn.Module, path: Path | str, example: Tensor | None =
     return _write_checked(module, Path(path), example, save)
 
 
-def export_onnx(module: nn.Module, path: Path | str, example: Tensor | None = None) -> float:
+def export_onnx(module: nn.Module, path: Path | str, example: Example | None = None) -> float:
     """Writes a module as ONNX, for any batch size, and returns its relative distance from the module in onnxruntime.
 
     Args:
-        module: a pool, a model, or any module of one input and one output that contains a pool.
+        module: a pool, a model, or any module of one output that contains a pool.
         path: path of the file. Its metadata holds class names and preprocessing of a model.
-        example: an input; see `as_program`.
+        example: an input or all inputs; see `as_program`. One is called "input" in the file; several have the names of
+            the parameters of ``forward``.
 
     Raises:
         MissingDependencyError: if ONNX is not installed.
@@ -165,15 +174,17 @@ def export_onnx(module: nn.Module, path: Path | str, example: Tensor | None = No
         warnings.simplefilter("ignore")
         exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
     graph = exported.model.graph
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
-        raise PolycovError(f"Expected a module of one input and one output, got {len(graph.outputs)} outputs.")
-    graph.inputs[0].name, graph.outputs[0].name = "input", "output"
+    if len(graph.outputs) != 1:
+        raise PolycovError(f"Expected a module of one output, got {len(graph.outputs)} outputs.")
+    graph.outputs[0].name = "output"
+    if len(graph.inputs) == 1:
+        graph.inputs[0].name = "input"
     exported.model.metadata_props[METADATA_KEY] = json.dumps(_metadata(module))
 
-    def save(temporary: Path) -> Callable[[Tensor], Tensor]:
+    def save(temporary: Path) -> Callable[..., Tensor]:
         exported.save(str(temporary), external_data=False)
         file = OnnxFile(temporary)
-        return lambda x: torch.from_numpy(file(x.cpu().numpy()))
+        return lambda *inputs: torch.from_numpy(file(*(x.cpu().numpy() for x in inputs)))
 
     return _write_checked(module, Path(path), example, save)
 
@@ -189,7 +200,7 @@ def _metadata(module: nn.Module) -> dict[str, Any]:
 
 
 def _write_checked(
-    module: nn.Module, path: Path, example: Tensor | None, save: Callable[[Path], Callable[[Tensor], Tensor]]
+    module: nn.Module, path: Path, example: Example | None, save: Callable[[Path], Callable[..., Tensor]]
 ) -> float:
     """Lets ``save`` write a file and load it again, and moves it into place if it agrees with the module."""
     distance = 0.0
@@ -208,11 +219,10 @@ def _write_checked(
     return distance
 
 
-def _distance(module: nn.Module, other: Callable[[Tensor], Tensor], example: Tensor | None) -> float:
+def _distance(module: nn.Module, other: Callable[..., Tensor], example: Example | None) -> float:
     """The largest difference over the largest output, on one sample more than was traced."""
-    x = example_input(module) if example is None else example
-    x = torch.cat([x, x[:1].flip(-1)])
+    inputs = [torch.cat([x, x[:1].flip(-1)]) for x in _inputs(module, example)]
     with evaluation_mode(module), torch.no_grad():
-        expected, output = module(x).double().cpu(), other(x).double().cpu()
+        expected, output = module(*inputs).double().cpu(), other(*inputs).double().cpu()
     largest = float(expected.abs().max())
     return float((output - expected).abs().max()) / (largest or 1.0)

@@ -48,17 +48,20 @@ class OnnxFile:
         except ValueError as error:
             raise PolycovError(f"The metadata of {str(path)!r} is damaged: {error}.") from error
 
-    def __call__(self, x: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
-        """Returns the output for a batch.
+    def __call__(self, *inputs: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
+        """Returns the output for a batch, given all inputs of the file in order.
 
         Raises:
             PolycovError: if the file does not accept the batch.
         """
         half = self.input.type == "tensor(float16)"
+        names = [entry.name for entry in self.session.get_inputs()]
         try:
-            return self.session.run(None, {self.input.name: x.astype(np.float16) if half else x})[0]
+            feed = {name: x.astype(np.float16) if half else x for name, x in zip(names, inputs, strict=True)}
+            return self.session.run(None, feed)[0]
         except Exception as error:  # as above
-            raise PolycovError(f"The ONNX file does not accept an array of shape {x.shape}: {error}") from error
+            shapes = " and ".join(str(x.shape) for x in inputs)
+            raise PolycovError(f"The ONNX file does not accept an array of shape {shapes}: {error}") from error
 
 
 class OnnxClassifier:

@@ -11,23 +11,21 @@ import torch
 from torch import Tensor, nn
 
 from polycov.errors import finite_number, positive_int
-from polycov.pooling.first_order import FirstOrder
+from polycov.pooling.first_order import FirstOrder, log_sum, softmax
 from polycov.pooling.registry import register
-from polycov.pooling.tokens import count_tokens, hide
+from polycov.pooling.tokens import count_tokens, counts, hide, is_soft, weigh
 
 SMALL = 0.02  # standard deviation of a query at the start
 
 
-def attention_weights(logits: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Returns the softmax of logits (B, N, M) over the locations that exist.
+def attention_weights(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Returns the softmax of logits (B, N, M) over the locations that exist; with weights, w exp(z) / Σ w exp(z).
 
     Example:
         >>> attention_weights(torch.zeros(1, 2, 1), torch.tensor([[True, False]])).flatten()
         tensor([1., 0.])
     """
-    if mask is not None:
-        logits = torch.where(mask.bool().unsqueeze(-1), logits, -torch.inf)
-    return logits.softmax(1)
+    return softmax(logits, weights)
 
 
 def layer_norm(tokens: Tensor) -> Tensor:
@@ -43,11 +41,12 @@ def layer_norm(tokens: Tensor) -> Tensor:
     return centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
 
 
-def simpool(tokens: Tensor, gamma: float = 2.0, mask: Tensor | None = None) -> Tensor:
+def simpool(tokens: Tensor, gamma: float = 2.0, weights: Tensor | None = None) -> Tensor:
     """Returns (Σ_n a_n (x_n − min x + ε)^γ)^(1/γ), with a = softmax(LN(mean x) · LN(x_n) / √C), (B, N, C) → (B, C).
 
     LN subtracts the mean of the channels and divides by their standard deviation; ε = 1e-6; the minimum is over all
-    channels and locations of a sample.
+    channels and locations of a sample. Weights enter the mean and the softmax; the minimum is over the locations of
+    positive weight.
 
     Reference: Psomas, Kakogeorgiou, Karantzalos, Avrithis, "Keep It SimPool: Who Said Supervised Transformers Suffer
     from Attention Deficit?", ICCV 2023, without its linear layers.
@@ -56,19 +55,20 @@ def simpool(tokens: Tensor, gamma: float = 2.0, mask: Tensor | None = None) -> T
         >>> simpool(torch.tensor([[[1.0, 2.0], [1.0, 2.0]]]))
         tensor([[1.0000e-06, 1.0000e+00]])
     """
-    logs = _simpool_logs(tokens, gamma, mask)
-    return (logs.logsumexp(1) / gamma).exp()
+    return (log_sum(_simpool_logs(tokens, gamma, weights), weights) / gamma).exp()
 
 
-def _simpool_logs(tokens: Tensor, gamma: float, mask: Tensor | None) -> Tensor:
-    """The logarithms of the terms of the sum, (B, N, C), so that no power overflows."""
-    tokens = hide(tokens, mask)
-    mean = tokens.sum(1, keepdim=True) / count_tokens(tokens, mask)[:, None, None]
+def _simpool_logs(tokens: Tensor, gamma: float, weights: Tensor | None) -> Tensor:
+    """The logarithms of the terms of the sum, (B, N, C), so that no power overflows; without floating-point weights."""
+    tokens = hide(tokens, weights)
+    mean = weigh(tokens, weights).sum(1, keepdim=True) / count_tokens(tokens, weights)[:, None, None]
     logits = (layer_norm(tokens) * layer_norm(mean)).sum(-1, keepdim=True) / math.sqrt(tokens.shape[-1])
-    visible = tokens if mask is None else torch.where(mask.bool().unsqueeze(-1), tokens, torch.inf)
+    visible = tokens if weights is None else torch.where(counts(weights).unsqueeze(-1), tokens, torch.inf)
     raised = (tokens - visible.amin((1, 2), keepdim=True)).clamp(min=0) + 1e-6
-    if mask is not None:
-        logits = torch.where(mask.bool().unsqueeze(-1), logits, -torch.inf)
+    if is_soft(weights):
+        return gamma * raised.log() + logits - log_sum(logits, weights).unsqueeze(1)
+    if weights is not None:
+        logits = torch.where(weights.bool().unsqueeze(-1), logits, -torch.inf)
     return gamma * raised.log() + logits.log_softmax(1)
 
 
@@ -109,14 +109,14 @@ class AttentionPool(FirstOrder):
         """Returns v, (B, N, C)."""
         raise NotImplementedError
 
-    def shares(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+    def shares(self, tokens: Tensor, weights: Tensor | None = None) -> Tensor:
         """The value of each location times its weight."""
-        tokens = hide(tokens, mask)
-        weights = attention_weights(self.logits(tokens), mask)
-        return weights[..., self.group_of(self.out_features, tokens.device)] * self.values(tokens)
+        tokens = hide(tokens, weights)
+        attention = attention_weights(self.logits(tokens), weights)
+        return attention[..., self.group_of(self.out_features, tokens.device)] * self.values(tokens)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        return self.shares(tokens, mask).sum(1)
+    def forward(self, tokens: Tensor, weights: Tensor | None = None) -> Tensor:
+        return self.shares(tokens, weights).sum(1)
 
 
 @register("first_order", "attentive_probe", "attentive_probe(2)")
@@ -199,10 +199,10 @@ class SimPool(FirstOrder):
         super().__init__(channels)
         self.gamma = float(finite_number("simpool", "gamma", gamma, 0, 100))
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
-        return simpool(tokens, self.gamma, mask)
+    def forward(self, tokens: Tensor, weights: Tensor | None = None) -> Tensor:
+        return simpool(tokens, self.gamma, weights)
 
-    def shares(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+    def shares(self, tokens: Tensor, weights: Tensor | None = None) -> Tensor:
         """The result divided in proportion to the terms of its sum, as for `gem`."""
-        logs = _simpool_logs(tokens, self.gamma, mask)
-        return logs.softmax(1) * (logs.logsumexp(1, keepdim=True) / self.gamma).exp()
+        logs = _simpool_logs(tokens, self.gamma, weights)
+        return softmax(logs, weights) * (log_sum(logs, weights).unsqueeze(1) / self.gamma).exp()

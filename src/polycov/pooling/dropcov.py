@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from polycov.pooling.moments import Covariance
+from polycov.pooling.moments import Covariance, with_roots
 from polycov.pooling.registry import register
-from polycov.pooling.tokens import count_tokens, hide
+from polycov.pooling.tokens import count_tokens, hide, weigh
 
 PULL = 10.0  # of importance against dropping, in the rate
 
@@ -48,20 +48,20 @@ class DropCov(Covariance):
         super().__init__(channels)
         self.filter = nn.Parameter(torch.tensor([0.0, 1.0, 0.0]))
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        rows, scale = super().forward(tokens, mask)
+    def forward(self, tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        rows, scale = super().forward(tokens, weights)
         if not self.training:
             return rows, scale
-        importance = self.importance(tokens, mask)
-        rate = drop_rate(rows, importance).detach()
+        importance = self.importance(tokens, weights)
+        rate = drop_rate(with_roots(rows, weights), importance).detach()
         keep = (torch.rand_like(importance) >= rate) | (rate == 1)
         factor = (1 + importance) * keep / torch.where(rate < 1, 1 - rate, 1.0)
         return rows * factor.unsqueeze(1), scale
 
-    def importance(self, tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+    def importance(self, tokens: Tensor, weights: Tensor | None = None) -> Tensor:
         """Returns ω, (B, C): positive, with sum 1."""
-        means = hide(tokens, mask).sum(1) / count_tokens(tokens, mask).unsqueeze(-1)
+        means = weigh(hide(tokens, weights), weights).sum(1) / count_tokens(tokens, weights).unsqueeze(-1)
         padded = nn.functional.pad(means, (1, 1))
-        weights = self.filter.to(means.dtype)
+        taps = self.filter.to(means.dtype)
         size = means.shape[-1]
-        return sum(weights[i] * padded[:, i : i + size] for i in range(3)).softmax(-1)  # type: ignore[union-attr]
+        return sum(taps[i] * padded[:, i : i + size] for i in range(3)).softmax(-1)  # type: ignore[union-attr]

@@ -1,7 +1,8 @@
 """Stage 1: rewrite the local features as rows so that ``rowsᵀ rows`` is the desired second-order statistic.
 
 Every moment maps tokens (B, N, C) to rows (B, N, C'). Tokens that a mask hides become rows of zeros, which add nothing
-to ``rowsᵀ rows``: the result is the same as without them.
+to ``rowsᵀ rows``: the result is the same as without them. With floating-point weights w the statistic is
+``rowsᵀ diag(w) rows``, linear in w.
 """
 
 from typing import Any
@@ -10,61 +11,78 @@ import torch
 from torch import Tensor, nn
 
 from polycov.pooling.registry import register
-from polycov.pooling.tokens import count_tokens, hide
+from polycov.pooling.tokens import count_tokens, counts, hide, is_soft, power_of_two, weigh
 from polycov.pooling.transforms import SampleFunction, call
 
 
-def _power_of_two(tokens: Tensor) -> Tensor:
-    """A power of two, (B, 1, 1), that brings the largest entry close to 1; multiplying by it causes no rounding.
+def _factor(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
+    """A power of two, (B, 1, 1), that brings the largest entry close to 1.
 
     It is a constant to autograd, because the scale it introduces is divided out again later.
     """
     tokens = tokens.detach()
-    largest = torch.maximum(tokens.amax((1, 2)), -tokens.amin((1, 2)))
-    exponent = torch.where(largest > 0, largest, 1.0).log2().floor() + 1
-    return torch.exp2(-exponent.clamp(-120, 120))[:, None, None]
+    if is_soft(weights):
+        tokens = hide(tokens, weights > 0)
+    factor = power_of_two(torch.maximum(tokens.amax((1, 2)), -tokens.amin((1, 2))))
+    return factor.clamp(2.0**-120, 2.0**120)[:, None, None]
 
 
-def scaled_bilinear(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def scaled_bilinear(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns the rows of `bilinear` divided by a scale (B,) that keeps them close to 1, and the scale."""
-    tokens = hide(tokens, mask)
-    factor = _power_of_two(tokens)
-    return tokens * factor, 1 / factor.flatten()
+    tokens = hide(tokens, weights)
+    factor = _factor(tokens, weights)
+    scale = 1 / factor.flatten()
+    if is_soft(weights):
+        weights = weights.to(tokens.dtype)
+        scale = scale * (count_tokens(tokens, weights) / count_tokens(tokens, weights.square())).sqrt()
+    return tokens * factor, scale
 
 
-def scaled_covariance(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def scaled_covariance(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns the rows of `covariance` divided by a scale (B,) that keeps them close to 1, and the scale.
 
     The first token of each sample is subtracted before the mean is computed, which preserves digits when the mean is
     large compared with the spread. The result does not depend on that token, so it is a constant to autograd.
     """
-    tokens = hide(tokens, mask)
-    if mask is None:
+    tokens = hide(tokens, weights)
+    if weights is None:
         first = tokens[:, :1]
     else:
-        first = tokens.gather(1, mask.int().argmax(1)[:, None, None].expand(-1, 1, tokens.shape[2]))
-    shifted = hide(tokens - first.detach(), mask)
-    factor, count = _power_of_two(shifted), count_tokens(tokens, mask)
-    mean = shifted.sum(1, keepdim=True) / count[:, None, None]
-    rows = shifted.sub_(mean).mul_(factor)  # in place, because this step is bound by memory
-    return hide(rows, mask), 1 / (factor.flatten() * count.sqrt())
+        first = tokens.gather(1, counts(weights).int().argmax(1)[:, None, None].expand(-1, 1, tokens.shape[2]))
+    shifted = hide(tokens - first.detach(), weights)
+    factor, count = _factor(shifted, weights), count_tokens(tokens, weights)
+    mean = weigh(shifted, weights).sum(1, keepdim=True) / count[:, None, None]
+    # In place, because this step is bound by memory; but the derivative with respect to weights needs the rows.
+    rows = (shifted - mean) * factor if is_soft(weights) else shifted.sub_(mean).mul_(factor)
+    return hide(rows, weights), 1 / (factor.flatten() * count.sqrt())
 
 
-def scaled_gaussian(tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def scaled_gaussian(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns the rows of `gaussian` divided by a scale (B,) that keeps them close to 1, and the scale."""
-    tokens = hide(tokens, mask)
-    factor = _power_of_two(tokens).clamp(max=1.0)  # the last channel is 1
-    ones = tokens.new_ones(tokens.shape[:2]) if mask is None else mask.to(tokens.dtype)
+    tokens = hide(tokens, weights)
+    factor = _factor(tokens, weights).clamp(max=1.0)  # the last channel is 1
+    ones = tokens.new_ones(tokens.shape[:2]) if weights is None or is_soft(weights) else weights.to(tokens.dtype)
     rows = torch.cat([tokens * factor, ones.unsqueeze(-1) * factor], -1)
-    return rows, 1 / (factor.flatten() * count_tokens(tokens, mask).sqrt())
+    return rows, 1 / (factor.flatten() * count_tokens(tokens, weights).sqrt())
 
 
-def bilinear(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+def with_roots(rows: Tensor, weights: Tensor | None) -> Tensor:
+    """Returns rows times √w, so that ``rowsᵀ rows`` is the weighted statistic.
+
+    The derivative of √w at 0 is infinite. Where derivatives are needed, use `second_moment`, which is linear in w.
+    """
+    return weigh(rows, weights.sqrt()) if is_soft(weights) else rows
+
+
+def bilinear(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
     """Returns the tokens unchanged: C = Σ x xᵀ.
+
+    With weights, C = n Σ w x xᵀ / Σ w, where n = (Σ w)² / Σ w² is the effective number of tokens: scaling the weights
+    changes nothing, and weights 0 and 1 are a mask.
 
     Args:
         tokens: (B, N, C).
-        mask: optional, boolean (B, N).
+        weights: optional, (B, N), boolean or floating point.
 
     Reference: Lin, RoyChowdhury, Maji, "Bilinear CNN Models for Fine-grained Visual Recognition", ICCV 2015.
 
@@ -74,31 +92,41 @@ def bilinear(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         tensor([[[1., 2.],
                  [2., 4.]]])
     """
-    return hide(tokens, mask)
+    if not is_soft(weights):
+        return hide(tokens, weights)
+    rows, scale = scaled_bilinear(tokens, weights)
+    return with_roots(rows * scale[:, None, None], weights)
 
 
-def covariance(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+def covariance(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
     """Returns (x − mean) / √N: C is the covariance (divided by N, not N − 1).
+
+    With weights, mean = Σ w x / Σ w and C = Σ w (x − mean)(x − mean)ᵀ / Σ w.
 
     Args:
         tokens: (B, N, C).
-        mask: optional, boolean (B, N).
+        weights: optional, (B, N), boolean or floating point.
 
     Example:
         >>> rows = covariance(torch.tensor([[[1.0], [3.0]]]))
         >>> rows.mT @ rows
         tensor([[[1.0000]]])
+        >>> rows = covariance(torch.tensor([[[1.0], [3.0]]]), torch.tensor([[1.0, 3.0]]))
+        >>> rows.mT @ rows
+        tensor([[[0.7500]]])
     """
-    rows, scale = scaled_covariance(tokens, mask)
-    return rows * scale[:, None, None]
+    rows, scale = scaled_covariance(tokens, weights)
+    return with_roots(rows * scale[:, None, None], weights)
 
 
-def gaussian(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
+def gaussian(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
     """Returns (x, 1) / √N: C = [[Σ + μμᵀ, μ], [μᵀ, 1]], the embedding of the Gaussian N(μ, Σ), with C + 1 channels.
+
+    With weights, μ and Σ are the weighted mean and covariance.
 
     Args:
         tokens: (B, N, C).
-        mask: optional, boolean (B, N).
+        weights: optional, (B, N), boolean or floating point.
 
     Reference: Wang, Li, Zhang, "G2DeNet: Global Gaussian Distribution Embedding Network", CVPR 2017.
 
@@ -108,8 +136,8 @@ def gaussian(tokens: Tensor, mask: Tensor | None = None) -> Tensor:
         tensor([[[5.0000, 2.0000],
                  [2.0000, 1.0000]]])
     """
-    rows, scale = scaled_gaussian(tokens, mask)
-    return rows * scale[:, None, None]
+    rows, scale = scaled_gaussian(tokens, weights)
+    return with_roots(rows * scale[:, None, None], weights)
 
 
 class _SecondMoment(SampleFunction):
@@ -135,23 +163,27 @@ class _SecondMoment(SampleFunction):
         return half + half.mT
 
 
-def second_moment(rows: Tensor) -> Tensor:
-    """Returns XᵀX of rows X, (B, N, C) → (B, C, C).
+def second_moment(rows: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Returns XᵀX of rows X, (B, N, C) → (B, C, C), or Xᵀ diag(w) X with floating-point weights w, (B, N).
 
     Example:
         >>> second_moment(torch.tensor([[[1.0, 2.0]]]))
         tensor([[[1., 2.],
                  [2., 4.]]])
     """
+    if is_soft(weights):
+        half = 0.5 * (rows.mT @ weigh(rows, weights))
+        return half + half.mT
     result: Tensor = call(_SecondMoment, rows)
     return result
 
 
 class Moment(nn.Module):
-    """Base class of the moments: maps tokens (B, N, C) and a mask (B, N) to rows (B, N, C') and a scale (B,).
+    """Base class of the moments: maps tokens (B, N, C) and weights (B, N) to rows (B, N, C') and a scale (B,).
 
-    The moment is (scale · rows)ᵀ (scale · rows). Keeping the scale apart keeps the rows close to 1, so that features of
-    size 1e-20 or 1e15 stay within the range of float32.
+    The moment is scale² rowsᵀ rows; a mask has turned rows to zeros. With floating-point weights w the rows are not
+    weighted, and the moment is scale² rowsᵀ diag(w) rows. Keeping the scale apart keeps the rows close to 1, so that
+    features of size 1e-20 or 1e15 stay within the range of float32.
 
     Attributes:
         out_channels: C'.
@@ -166,16 +198,16 @@ class Moment(nn.Module):
 class Bilinear(Moment):
     """Σ x xᵀ: see `polycov.functional.bilinear`."""
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return scaled_bilinear(tokens, mask)
+    def forward(self, tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return scaled_bilinear(tokens, weights)
 
 
 @register("moment", "covariance")
 class Covariance(Moment):
     """The covariance: see `polycov.functional.covariance`."""
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return scaled_covariance(tokens, mask)
+    def forward(self, tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return scaled_covariance(tokens, weights)
 
 
 @register("moment", "gaussian")
@@ -185,5 +217,5 @@ class Gaussian(Moment):
     def __init__(self, channels: int) -> None:
         super().__init__(channels + 1)
 
-    def forward(self, tokens: Tensor, mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return scaled_gaussian(tokens, mask)
+    def forward(self, tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return scaled_gaussian(tokens, weights)

@@ -11,12 +11,12 @@ from polycov.errors import PolycovError, positive_int
 from polycov.pooling.checks import check_finite, check_seed
 from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
-from polycov.pooling.moments import Moment, second_moment
+from polycov.pooling.moments import Moment, second_moment, with_roots
 from polycov.pooling.plan import HALF, Plan, Route, at_least_float32, cheapest_route, check_route, make_plan
 from polycov.pooling.post.base import Post
 from polycov.pooling.spec import Spec, parse_spec
-from polycov.pooling.tokens import MASKS, as_tokens
-from polycov.pooling.transforms import is_readable, needs_gradient
+from polycov.pooling.tokens import FLOATS, MASKS, as_tokens, is_soft
+from polycov.pooling.transforms import has_derivative, is_readable, needs_gradient
 from polycov.pooling.vectors.base import Vector
 
 
@@ -82,38 +82,39 @@ class Pool(nn.Module):
         """Returns the route taken for this number of locations; None for first-order pooling."""
         return None
 
-    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
+    def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
         """Returns a vector (B, D), a scale (B,) or None, and a power: the feature is vector · scale^power."""
         raise NotImplementedError
 
-    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, weights: Tensor | None = None) -> Tensor:
         """Pools features.
 
         Args:
             x: maps (B, C, H, W) or tokens (B, N, C), floating point.
-            mask: optional, boolean or integers 0 and 1, (B, N), or (B, H, W) for maps: True or 1 where a token exists.
+            weights: optional, (B, N), or (B, H, W) for maps: how much each location counts, floating point, at least 0;
+                only their ratios matter. Or a mask, boolean or integers 0 and 1: True or 1 where a token exists.
 
         Returns:
             (B, D).
 
         Raises:
-            PolycovError: if a shape, a dtype or the mask is wrong.
+            PolycovError: if a shape, a dtype or the weights are wrong.
             NonFiniteError: if the features have NaN or Inf, or the result leaves the range of its dtype.
         """
-        result = self._pool(x, mask, len(self.post))
+        result = self._pool(x, weights, len(self.post))
         if not (torch.is_autocast_enabled(x.device.type) and x.dtype in HALF):
             result = result.to(x.dtype)
         if self.check_finite and is_readable(result):
             check_finite(result, "The pooled features", result.dtype)
         return result
 
-    def _pool(self, x: Tensor, mask: Tensor | None, stages: int) -> Tensor:
+    def _pool(self, x: Tensor, weights: Tensor | None, stages: int) -> Tensor:
         """The feature after this many of the stages that follow the vector, in float32 or float64."""
-        tokens, mask = as_tokens(x, mask, self.channels)
+        tokens, weights = as_tokens(x, weights, self.channels)
         # Switched off only if it is on, to keep exported graphs simple.
         autocast = torch.is_autocast_enabled(tokens.device.type)
         with torch.autocast(tokens.device.type, enabled=False) if autocast else nullcontext():
-            vector, scale, power = self.aggregate(tokens, mask)
+            vector, scale, power = self.aggregate(tokens, weights)
             for stage in self._stages[:stages]:
                 if stage.degree is None:
                     vector, power = _scaled(vector, scale, power), 0.0
@@ -123,12 +124,13 @@ class Pool(nn.Module):
         return result if x.dtype == torch.float64 else result.float()
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[Tensor | Sequence[Tensor]]) -> "Pool":
+    def fit(self, batches: Iterable[Tensor | Sequence[Tensor | None]]) -> "Pool":
         """Fits the stage `project` to training features, in one pass.
 
         Args:
             batches: features as `forward` takes them, or tuples that begin with them, as from a DataLoader. If the
-                second item of a tuple is boolean or integer with two or more dimensions, it is the mask.
+                second item of a tuple is boolean or integer with two or more dimensions, or floating point with the
+                shape of the locations, it is the weights.
 
         Returns:
             The pool.
@@ -143,7 +145,7 @@ class Pool(nn.Module):
             raise PolycovError(
                 f"Expected batches of features, such as [x] or a DataLoader, got {type(batches).__name__}."
             )
-        self._stages[index].fit(self._pool(x, mask, index) for x, mask in map(_features_and_mask, batches))
+        self._stages[index].fit(self._pool(x, weights, index) for x, weights in map(_features_and_weights, batches))
         return self
 
     def __repr__(self) -> str:
@@ -200,24 +202,33 @@ class SecondOrderPool(Pool):
             return self.route
         return cheapest_route(self.function, locations, self.moment.out_channels)
 
-    def plan(self, tokens: Tensor, mask: Tensor | None = None) -> Plan:
-        """Returns how to compute the feature of tokens (B, N, C)."""
+    def plan(self, tokens: Tensor, weights: Tensor | None = None) -> Plan:
+        """Returns how to compute the feature of tokens (B, N, C).
+
+        If the derivative with respect to weights may be asked for, the route is "covariance": the C × C side is linear
+        in the weights, and the N × N side has their roots.
+        """
+        differentiable = is_soft(weights) and has_derivative(weights)
         return make_plan(
             self.function,
             tokens.shape[1],
             self.moment.out_channels,
             dtype=tokens.dtype,
             device=tokens.device.type,
-            gradient=any(map(needs_gradient, (tokens, *self.moment.parameters()))),
-            masked=mask is not None,
+            gradient=differentiable or any(map(needs_gradient, (tokens, *self.moment.parameters()))),
+            masked=weights is not None,
             steep=any(stage.steep for stage in self._stages),
-            route=self.route,
+            route="covariance" if differentiable else self.route,
         )
 
-    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
-        plan = self.plan(tokens, mask)
-        rows, scale = self.moment(tokens.to(plan.dtype), mask)
-        unit, trace, root = split_trace(second_moment(rows if plan.route == "covariance" else rows.mT))
+    def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
+        plan = self.plan(tokens, weights)
+        rows, scale = self.moment(tokens.to(plan.dtype), weights)
+        if plan.route == "covariance":
+            unit, trace, root = split_trace(second_moment(rows, weights))
+        else:
+            rows = with_roots(rows, weights)
+            unit, trace, root = split_trace(second_moment(rows.mT))
         root = root * scale
         if plan.algorithm == "eigenvalues" and self.check_finite and is_readable(root):
             check_finite(root.unsqueeze(-1), "The features", root.dtype)  # before an eigendecomposition fails on them
@@ -269,19 +280,26 @@ class FirstOrderPool(Pool):
         self.pooling: FirstOrder = spec.aggregation[0].build(channels=channels, seed=seed)
         self._append(spec, self.pooling.out_features)
 
-    def aggregate(self, tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, None, float]:
-        return self.pooling(tokens.to(at_least_float32(tokens.dtype)), mask), None, 0.0
+    def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, None, float]:
+        return self.pooling(tokens.to(at_least_float32(tokens.dtype)), weights), None, 0.0
 
 
 def _scaled(vector: Tensor, scale: Tensor | None, power: float) -> Tensor:
     return vector if scale is None or not power else vector * (scale**power).unsqueeze(-1)
 
 
-def _features_and_mask(batch: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor | None]:
+def _features_and_weights(batch: Tensor | Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
     if isinstance(batch, Tensor):
         return batch, None
     if not isinstance(batch, tuple | list) or not batch:
         raise PolycovError(f"Expected batches to be tensors or tuples of tensors, got {type(batch).__name__}.")
     second = batch[1] if len(batch) > 1 else None
-    masked = isinstance(second, Tensor) and second.dtype in MASKS and second.ndim > 1
-    return batch[0], second if masked else None
+    return batch[0], second if isinstance(second, Tensor) and _are_weights(second, batch[0]) else None
+
+
+def _are_weights(second: Tensor, features: Tensor) -> bool:
+    """Whether the second item of a batch is a mask or weights, not labels."""
+    if second.ndim < 2 or second.dtype in MASKS:
+        return second.ndim > 1
+    locations = features.shape[2:] if features.ndim == 4 else features.shape[1:2]
+    return second.dtype in FLOATS and second.shape[1:] in (locations, (locations.numel(),))

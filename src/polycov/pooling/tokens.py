@@ -1,4 +1,6 @@
-"""Local features as tokens (B, N, C), and the mask (B, N) that marks which tokens exist."""
+"""Local features as tokens (B, N, C), and their weights (B, N): how much each counts, or a mask of which exist."""
+
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
@@ -32,17 +34,21 @@ def maps_to_tokens(x: Tensor) -> Tensor:
     return x.flatten(2).mT if x.ndim == 4 else x
 
 
-def as_tokens(x: Tensor, mask: Tensor | None = None, channels: int | None = None) -> tuple[Tensor, Tensor | None]:
-    """Checks features and their mask, and returns them as tokens (B, N, C) and a boolean mask (B, N).
+def as_tokens(x: Tensor, weights: Tensor | None = None, channels: int | None = None) -> tuple[Tensor, Tensor | None]:
+    """Checks features and their weights, and returns them as tokens (B, N, C) and weights (B, N).
 
     Args:
         x: maps (B, C, H, W) or tokens (B, N, C), floating point.
-        mask: boolean, True where a token exists, or integer, 1 where a token exists and 0 elsewhere; (B, N), or
-            (B, H, W) for maps.
+        weights: of the locations, (B, N), or (B, H, W) for maps: floating point, at least 0; or a mask, boolean or
+            integers, True or 1 where a token exists and False or 0 elsewhere.
         channels: C, if known.
 
+    Returns:
+        The tokens, and None, a boolean mask, or floating-point weights, the largest of each sample between ½ and 1.
+
     Raises:
-        PolycovError: if a shape or dtype is wrong, there is no location, or the mask hides every token of a sample.
+        PolycovError: if a shape or dtype is wrong, there is no location, a weight is negative, NaN or Inf, or all
+            weights of a sample are 0.
 
     Example:
         >>> as_tokens(torch.zeros(2, 256, 7, 7))[0].shape
@@ -64,7 +70,7 @@ def as_tokens(x: Tensor, mask: Tensor | None = None, channels: int | None = None
         )
     if tokens.shape[1] == 0:
         raise PolycovError(f"Expected at least one location, got features of shape {tuple(x.shape)}.")
-    return tokens, None if mask is None else _checked_mask(mask, x, tokens)
+    return tokens, None if weights is None else _checked_weights(weights, x, tokens)
 
 
 def _layout_hint(x: Tensor, channels: int | None) -> str:
@@ -73,48 +79,114 @@ def _layout_hint(x: Tensor, channels: int | None) -> str:
     return f" It looks like {'; or like '.join(fixes)}." if fixes else ""
 
 
-def _checked_mask(mask: Tensor, x: Tensor, tokens: Tensor) -> Tensor:
+def _checked_weights(weights: Tensor, x: Tensor, tokens: Tensor) -> Tensor:
     shapes = [tuple(tokens.shape[:2])] + ([(x.shape[0], *x.shape[2:])] if x.ndim == 4 else [])
-    if not isinstance(mask, Tensor):
-        raise _mask_error(shapes, type(mask).__name__)
-    if mask.dtype not in MASKS or tuple(mask.shape) not in shapes:
-        raise _mask_error(shapes, f"{mask.dtype} of shape {tuple(mask.shape)}")
-    mask = mask.flatten(1)
-    if mask.dtype != torch.bool:
-        if is_readable(mask) and bool(((mask != 0) & (mask != 1)).any()):
-            raise _mask_error(shapes, f"integers from {int(mask.min())} to {int(mask.max())}")
-        mask = mask.bool()
-    if is_readable(mask) and not bool(mask.any(1).all()):
-        empty = (~mask.any(1)).nonzero().flatten().tolist()
-        raise PolycovError(f"The mask hides every token of samples {empty[:10]}. Each sample needs at least one.")
-    return mask
+    if not isinstance(weights, Tensor):
+        raise _weights_error(shapes, type(weights).__name__)
+    if weights.dtype not in (*MASKS, *FLOATS) or tuple(weights.shape) not in shapes:
+        raise _weights_error(shapes, f"{weights.dtype} of shape {tuple(weights.shape)}")
+    weights = weights.flatten(1)
+    if weights.is_floating_point():
+        return _unit_weights(weights)
+    if is_readable(weights):
+        if bool(((weights != 0) & (weights != 1)).any()):
+            raise _weights_error(
+                shapes, f"integers from {int(weights.min())} to {int(weights.max())}; use weights.float()"
+            )
+        if bool((empty := ~weights.bool().any(1)).any()):
+            raise PolycovError(
+                f"The mask hides every token of samples {_first(empty)}. Each sample needs at least one."
+            )
+    return weights.bool()
 
 
-def _mask_error(shapes: list[tuple[int, ...]], actual: str) -> PolycovError:
+def _unit_weights(weights: Tensor) -> Tensor:
+    """Checks floating-point weights, and multiplies those of a sample by a power of two that makes them at most 1."""
+    if is_readable(weights):
+        wrong = ~(weights >= 0).all(1) | ~weights.isfinite().all(1)
+        if bool(wrong.any()):
+            raise PolycovError(
+                f"Expected weights of at least 0, got negative, NaN or infinite ones in samples {_first(wrong)}."
+            )
+        if bool((empty := ~(weights > 0).any(1)).any()):
+            raise PolycovError(f"All weights of samples {_first(empty)} are 0. Each sample needs one that is positive.")
+    weights = weights.float() if weights.dtype in (torch.float16, torch.bfloat16) else weights
+    return weights * power_of_two(weights.detach().amax(1, keepdim=True))
+
+
+def _first(samples: Tensor) -> list[int]:
+    """The indices of the first samples that are True."""
+    indices: list[int] = samples.nonzero().flatten().tolist()
+    return indices[:10]
+
+
+def _weights_error(shapes: list[tuple[int, ...]], actual: str) -> PolycovError:
     return PolycovError(
-        f"Expected a boolean mask of shape {' or '.join(map(str, shapes))}, True where a token exists, or integers 1 "
-        f"and 0 in its place, got {actual}."
+        f"Expected weights of shape {' or '.join(map(str, shapes))}: floating point, at least 0; or a boolean mask, "
+        f"True where a token exists, or integers 1 and 0 in its place; got {actual}."
     )
 
 
-def hide(tokens: Tensor, mask: Tensor | None) -> Tensor:
+def power_of_two(largest: Tensor) -> Tensor:
+    """Returns the power of two that brings a number between ½ and 1; multiplying by it causes no rounding.
+
+    Example:
+        >>> power_of_two(torch.tensor([0.3, 20.0, 0.0]))
+        tensor([2.0000, 0.0312, 0.5000])
+    """
+    exponent = torch.where(largest > 0, largest, 1.0).log2().floor() + 1
+    limit = 1000 if largest.dtype == torch.float64 else 120
+    return torch.exp2(-exponent.clamp(-limit, limit))
+
+
+def is_soft(weights: Tensor | None) -> TypeGuard[Tensor]:
+    """Returns whether weights are floating point, not a mask."""
+    return weights is not None and weights.is_floating_point()
+
+
+def counts(weights: Tensor) -> Tensor:
+    """Returns which tokens count at all, (B, N): those that a mask shows, or whose weight is positive."""
+    return weights > 0 if is_soft(weights) else weights.bool()
+
+
+def hide(tokens: Tensor, weights: Tensor | None) -> Tensor:
     """Returns tokens (B, N, C) with zeros where the mask (B, N) is False, even in place of NaN.
+
+    A token of weight 0 is kept, because the result has a derivative with respect to its weight; with NaN or Inf it
+    counts as a token of zeros.
 
     Example:
         >>> hide(torch.tensor([[[1.0], [torch.nan]]]), torch.tensor([[True, False]]))
         tensor([[[1.],
                  [0.]]])
     """
-    return tokens if mask is None else torch.where(mask.bool().unsqueeze(-1), tokens, 0.0)
+    if weights is None:
+        return tokens
+    if is_soft(weights):
+        return torch.where(((weights > 0) | tokens.isfinite().all(-1)).unsqueeze(-1), tokens, 0.0)
+    return torch.where(weights.bool().unsqueeze(-1), tokens, 0.0)
 
 
-def count_tokens(tokens: Tensor, mask: Tensor | None) -> Tensor:
-    """Returns the number of tokens that exist per sample, (B,), in the dtype of the tokens.
+def weigh(tokens: Tensor, weights: Tensor | None) -> Tensor:
+    """Returns tokens (B, N, C) times their weights, if these are floating point.
+
+    Example:
+        >>> weigh(torch.tensor([[[2.0], [3.0]]]), torch.tensor([[1.0, 0.5]])).flatten()
+        tensor([2.0000, 1.5000])
+    """
+    return tokens * weights.to(tokens.dtype).unsqueeze(-1) if is_soft(weights) else tokens
+
+
+def count_tokens(tokens: Tensor, weights: Tensor | None) -> Tensor:
+    """Returns the number of tokens that exist per sample, or the sum of their weights, (B,), in their dtype.
 
     Example:
         >>> count_tokens(torch.zeros(1, 2, 3), torch.tensor([[True, False]]))
         tensor([1.])
     """
-    if mask is None:
+    if weights is None:
         return tokens.new_full((tokens.shape[0],), float(tokens.shape[1]))
-    return mask.sum(1).clamp(min=1).to(tokens.dtype)
+    if is_soft(weights):
+        total = weights.to(tokens.dtype).sum(1)
+        return torch.where(total > 0, total, 1.0)
+    return weights.sum(1).clamp(min=1).to(tokens.dtype)

@@ -166,6 +166,11 @@ def needs_gradient(x: Tensor) -> bool:
     return any(y.requires_grad for y in _levels(x))
 
 
+def has_derivative(x: Tensor) -> bool:
+    """Returns whether the derivative with respect to a tensor may be asked for, in either mode."""
+    return needs_gradient(x) or (not torch.compiler.is_compiling() and forward_ad._current_level >= 0)
+
+
 def may_be_differentiated(x: Tensor) -> bool:
     """Returns whether results that depend on a tensor may have derivatives, in either mode."""
     return torch.is_grad_enabled() or forward_ad.unpack_dual(x).tangent is not None
