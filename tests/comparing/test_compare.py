@@ -81,6 +81,19 @@ def test_a_comparison_is_complete_and_can_be_extended(trees: Path, tmp_path: Pat
     assert "Use " in shown
 
 
+def test_a_comparison_on_reduced_features_has_the_same_first_order_results(trees: Path, tmp_path: Path) -> None:
+    few = {**TINY, "methods": ("average", "isqrt-cov"), "explain": False}
+    full = compare(trees, out=tmp_path / "full", seeds=1, **few)
+    reduced = compare(trees, out=tmp_path / "reduced", seeds=1, store_channels=16, **few)
+    assert [record.key for record in full.records] == [record.key for record in reduced.records]
+    assert results(tmp_path / "full")["average", None, 0] == results(tmp_path / "reduced")["average", None, 0]
+    assert {record.measurement.dimensions for record in full.records} == {
+        record.measurement.dimensions for record in reduced.records
+    }
+    with pytest.raises(PolycovError, match="holds a comparison with store_channels 16, not None"):
+        compare(trees, out=tmp_path / "reduced", seeds=1, **few)
+
+
 @pytest.mark.slow
 def test_mistakes_are_explained_beside_the_report(tmp_path: Path) -> None:
     trees = write_data(tmp_path / "trees", train=12, test=6)

@@ -1,9 +1,16 @@
+from pathlib import Path
+
 import numpy as np
 import torch
 
-from polycov.comparing.measure import pooling_time
+from polycov.comparing.measure import ReducedFeatures, pooling_time
 from polycov.comparing.records import pack, unpack
+from polycov.data.read import read_data
+from polycov.data.transforms import Preprocessing
 from polycov.pooling.methods import create_pool
+from polycov.training.config import NetworkOptions
+from polycov.training.extraction import Extraction
+from polycov.training.features import build_backbone
 
 
 def test_flags_survive_packing() -> None:
@@ -13,3 +20,31 @@ def test_flags_survive_packing() -> None:
 
 def test_pooling_takes_time() -> None:
     assert 0 < pooling_time(create_pool("average", 4), 9, rounds=1) < 1000
+
+
+def test_pools_see_the_same_whether_channels_are_stored_reduced_or_not(trees: Path, tmp_path: Path) -> None:
+    """First-order features from all channels; principal components of components are those of the channels."""
+    data = read_data(trees)
+    backbone = build_backbone(NetworkOptions("test_resnet", "none", 2), 64)
+    run = Extraction(backbone, data, Preprocessing(64, 64), tmp_path, workers=0).run
+    full, reduced = ReducedFeatures(run()), ReducedFeatures(run(24, ["average", "gem(3)"]))
+    for method, channels in (("average", 0), ("gem", 0), ("isqrt-cov", 6), ("average | l2", 0)):
+        features = []
+        for source in (full, reduced):
+            tokens = source.tokens(data, channels) if channels else source.first_order(data, method)
+            features.append(create_pool(method, tokens["test"].shape[-1])(tokens["test"]))
+        one, other = features
+        scale = (one @ one.mT).abs().max()
+        torch.testing.assert_close(one @ one.mT / scale, other @ other.mT / scale, rtol=0, atol=2e-3)
+
+
+def test_the_time_of_pooling_is_that_of_all_locations(trees: Path, tmp_path: Path) -> None:
+    data = read_data(trees)
+    backbone = build_backbone(NetworkOptions("test_resnet", "none", 2), 64)
+    reduced = ReducedFeatures(
+        Extraction(backbone, data, Preprocessing(64, 64), tmp_path, workers=0).run(5, ["average"])
+    )
+    tokens, pool = reduced.first_order(data, "average"), create_pool("average", backbone.num_features)
+    assert tokens["train"].shape[1] == 1
+    assert reduced.pool_ms(pool, tokens, seconds=1e9) < 1e6  # not the seconds of pooling a single location
+    assert reduced.pool_ms(pool, reduced.tokens(data, 0), seconds=1.0) == 1e3 / len(data.all_samples())

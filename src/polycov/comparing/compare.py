@@ -10,7 +10,7 @@ import torch
 
 from polycov.comparing.comparison import Comparison, load_comparison
 from polycov.comparing.explanations import explain_gallery
-from polycov.comparing.grid import Limits, Setting, grid, grid_notes
+from polycov.comparing.grid import METHODS, Limits, Setting, first_order_pools, grid, grid_notes
 from polycov.comparing.live import live_table
 from polycov.comparing.measure import ReducedFeatures, measure_probe, measure_trained
 from polycov.comparing.options import CompareOptions
@@ -25,7 +25,8 @@ from polycov.system.devices import choose_device
 from polycov.system.environment import hardware, total_memory, versions
 from polycov.training.config import replace_options
 from polycov.training.experiment import preprocessing_for
-from polycov.training.features import build_backbone, extract_features
+from polycov.training.extraction import Extracted, Extraction, reduced_channels
+from polycov.training.features import build_backbone
 
 
 def compare(
@@ -86,10 +87,10 @@ class ComparisonJob:
         """
         samples, width = self.prepared.data.fewest_training_images(), self.channels
         if self.options.head == "probe":
-            store = self._extract()
-            width = store.channels
-            self.channels = self._fittable_channels(store, samples)
-            self._features = ReducedFeatures(store)
+            extracted = self._extract()
+            width = extracted.local.channels
+            self.channels = self._fittable_channels(extracted.local, samples)
+            self._features = ReducedFeatures(extracted)
         methods, dims = self.prepared.methods, self.prepared.dims
         limits = Limits(self.channels, width, samples)
         for note in grid_notes(methods, dims, limits):
@@ -178,15 +179,16 @@ class ComparisonJob:
         self.folder.append(record, [index[data["val"].name(i)] for i in range(len(data["val"]))])
         return f"{setting}: test {measurement.test_accuracy:.1%}"
 
-    def _extract(self) -> FeatureStore:
-        """Local features of all images, computed once; one process extracts, the others wait."""
+    def _extract(self) -> Extracted:
+        """Features of all images, computed once; one process extracts, the others wait."""
         size, data = self.prepared.size, self.prepared.data.split(0)
         backbone = build_backbone(self.prepared.config.network, size)
         with self.folder.lock_features():
             stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
             locations, channels = backbone.locations(size), backbone.num_features
             self.folder.write_features({"stage": stage, "size": size, "locations": locations, "channels": channels})
-            return extract_features(
+            stored = reduced_channels(self.options.store_channels, backbone, size, self.channels)
+            extraction = Extraction(
                 backbone,
                 data,
                 preprocessing_for(self.prepared.config.images, data, backbone),
@@ -195,6 +197,8 @@ class ComparisonJob:
                 device=choose_device(self.options.runtime.device),
                 progress=self.progress,
             )
+            # First-order pools want all channels: of reduced features, what they give is stored beside.
+            return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
 
     def with_gallery(self, comparison: Comparison) -> Comparison:
         """Keeps images for the page, with the predictions of the recommended feature, and explains mistakes."""

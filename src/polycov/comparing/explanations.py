@@ -95,6 +95,7 @@ def _write_page(prepared: Prepared, model: Model, mistakes: list[Entry], progres
         data,
         prepared.cache,
         frozen=options.head != "finetune",
+        store_channels=options.store_channels,
         workers=options.runtime.workers,
         progress=progress,
     )

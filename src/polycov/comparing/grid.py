@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from polycov.errors import PolycovError
 from polycov.pooling.fitting import supported_size
 from polycov.pooling.methods import fitted_dim, is_first_order, list_methods, method_options, method_spec
+from polycov.pooling.spec import parse_spec
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
 METHODS = (
@@ -88,6 +89,24 @@ def check_methods(methods: Sequence[str]) -> list[str]:
             raise PolycovError(f"Duplicate method {method!r}.")
         checked.append(method)
     return checked
+
+
+def first_order_pool(method: str) -> str | None:
+    """Returns the pool that a first-order method begins with, without later stages; None for other methods.
+
+    Example:
+        >>> first_order_pool("gem"), first_order_pool("average | l2"), first_order_pool("isqrt-cov")
+        ('gem(3)', 'average', None)
+    """
+    if method == FEWER_CHANNELS:
+        return None
+    spec = parse_spec(method_spec(method))
+    return str(spec.aggregation[0]) if spec.first_order else None
+
+
+def first_order_pools(methods: Sequence[str]) -> list[str]:
+    """Returns the pools that first-order methods begin with, each once."""
+    return list(dict.fromkeys(pool for method in methods if (pool := first_order_pool(method)) is not None))
 
 
 def check_dims(dims: Sequence[int]) -> list[int]:

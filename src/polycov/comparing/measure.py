@@ -1,14 +1,14 @@
 """Measuring one setting: by a probe on frozen features, or by training."""
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from polycov.comparing.grid import Setting
+from polycov.comparing.grid import Setting, first_order_pool
 from polycov.comparing.records import Measurement, pack
-from polycov.data.feature_store import FeatureStore
 from polycov.data.images import SPLITS, ImageData, Split
 from polycov.data.quantize import FeatureDtype, dequantize, quantize
 from polycov.errors import PolycovError
@@ -19,6 +19,7 @@ from polycov.pooling.pool import Pool
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.training.config import Config
+from polycov.training.extraction import Extracted
 from polycov.training.probe import channel_components, fit_probe, pool_batches
 from polycov.training.run_folder import RunFolder
 from polycov.training.train import train
@@ -34,11 +35,27 @@ class ReducedFeatures:
     Components are fitted on the training images of each seed; those of the last seed and channel count are kept.
     """
 
-    def __init__(self, store: FeatureStore) -> None:
-        self.store = store
+    def __init__(self, extracted: Extracted) -> None:
+        self.store, self.vectors = extracted.local.coordinates, extracted.vectors
         self._key: tuple[str, int] | None = None
         self._tokens: dict[str, Tensor] = {}
         self._basis: tuple[str, Tensor, Tensor] | None = None
+
+    def first_order(self, data: ImageData, method: str) -> dict[str, Tensor]:
+        """Returns the tokens for a first-order method, (images, N, C): all channels.
+
+        Where local features are stored in fewer channels, N = 1: the pooled feature itself, which pools to itself.
+        """
+        store = self.vectors.get(first_order_pool(method) or "")
+        if store is None:
+            return self.tokens(data, 0)
+        return {split: torch.cat([*store.batches(data[split])]) for split in SPLITS}
+
+    def pool_ms(self, pool: Pool, tokens: Mapping[str, Tensor], seconds: float) -> float:
+        """Returns the milliseconds of pooling per image; measured again if tokens were pooled already."""
+        if tokens["train"].shape[1] == self.store.locations:
+            return 1e3 * seconds / sum(map(len, tokens.values()))
+        return pooling_time(pool, self.store.locations, rounds=1)
 
     def tokens(self, data: ImageData, channels: int) -> dict[str, Tensor]:
         """Returns the tokens of each split, (images, N, C); 0 channels for all, as they are."""
@@ -50,8 +67,8 @@ class ReducedFeatures:
         return self._tokens
 
     def _split(self, data: ImageData, split: Split, fingerprint: str, channels: int) -> Tensor:
-        batches = []
-        for maps in self.store.batches(data[split], BATCH_SIZE):
+        result = torch.empty(len(data[split]), self.store.locations, channels or self.store.channels)
+        for batch, maps in zip(result.split(BATCH_SIZE), self.store.batches(data[split], BATCH_SIZE), strict=False):
             tokens = maps_to_tokens(maps)
             if channels:
                 mean, components = self._components(data, fingerprint)
@@ -61,8 +78,8 @@ class ReducedFeatures:
                         f"principal components need as many local features. Got {channels}."
                     )
                 tokens = (tokens - mean) @ components[:channels].mT
-            batches.append(tokens.contiguous())
-        return torch.cat(batches)
+            batch.copy_(tokens)
+        return result
 
     def _components(self, data: ImageData, fingerprint: str) -> tuple[Tensor, Tensor]:
         if self._basis is None or self._basis[0] != fingerprint:
@@ -81,8 +98,8 @@ def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, c
         channels: number of channels before second-order pools; first-order pools get all there are.
     """
     method, dim = setting.pool
-    width = 0 if is_first_order(method, dim=dim) else setting.channels(channels)
-    tokens = reduced.tokens(data, width)
+    first_order = is_first_order(method, dim=dim)
+    tokens = reduced.first_order(data, method) if first_order else reduced.tokens(data, setting.channels(channels))
     pool = create_pool(method, tokens["train"].shape[-1], dim=dim, seed=setting.seed)
     if pool.fittable:
         pool.fit(tokens["train"].split(BATCH_SIZE))
@@ -99,7 +116,7 @@ def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, c
         channels=pool.channels,
         dimensions=pool.out_features,
         bytes=4 * pool.out_features,
-        pool_ms=1e3 * probe.pool_seconds / sum(map(len, tokens.values())),
+        pool_ms=reduced.pool_ms(pool, tokens, probe.pool_seconds),
         val_accuracy=probe.ridge.val_accuracy,
         test_accuracy=float(correct.double().mean()),
         test_images=len(correct),

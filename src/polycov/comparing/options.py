@@ -42,6 +42,9 @@ class CompareOptions(Structured):
     """probe: closed form on the frozen backbone. train: the layers on top are trained. finetune: everything is."""
     channels: int | None = None
     """Channels before second-order pools; default 128 with the probe, else 256."""
+    store_channels: int | None = None
+    """Principal components of the local features to keep on disk, 0 for all channels; default: all, or with the probe
+    256 of features that take more than 1 MB per image."""
     recipe: Path | None = None
     """With --head train or finetune: a TOML file with options."""
     epochs: int | None = None
@@ -86,7 +89,7 @@ class CompareOptions(Structured):
             images=self.images,
             split=self.split,
             network=self.network,
-            pooling=replace(base.pooling, channels=channels),
+            pooling=replace(base.pooling, channels=channels, store_channels=self.store_channels),
             training=replace(
                 base.training,
                 probe=probe,

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from polycov.data.channel_basis import ChannelBasis
 from polycov.data.images import Samples
 from polycov.data.shard_files import DTYPE, Array, ShardFiles
 from polycov.errors import NonFiniteError, PolycovError
@@ -37,14 +38,19 @@ class FeatureStore:
     When all processes are done, each can read all features. Separate programs may fill one store at the same time: the
     first to complete a shard stores it.
 
+    With a basis, the coordinates of the features in it are stored: fewer channels. Written and read are features with
+    all channels; `coordinates` reads what is stored.
+
     Attributes:
         names: names of the images; an index is a position in them.
         shape: shape of the features of one image: maps (C, H, W) or tokens (N, C).
+        basis: in which the features are stored; None if they are stored as they are.
     """
 
-    def __init__(self, files: ShardFiles, names: Sequence[str]) -> None:
+    def __init__(self, files: ShardFiles, names: Sequence[str], basis: ChannelBasis | None = None) -> None:
         """Use `open`."""
-        self.names, self.shape = list(names), files.shape[1:]
+        self.names, self.basis = list(names), basis
+        self.shape = files.shape[1:] if basis is None else _with_channels(files.shape[1:], basis.components.shape[1])
         self._files = files
         self._rows = {name: i for i, name in enumerate(self.names)}
         self._buffers: dict[int, tuple[Array, set[int]]] = {}  # shards in memory, and the rows written so far
@@ -57,6 +63,7 @@ class FeatureStore:
         names: Sequence[str],
         shape: tuple[int, ...],
         *,
+        basis: ChannelBasis | None = None,
         shard_size: int = 256,
         progress: Progress = SILENT,
     ) -> Self:
@@ -67,6 +74,7 @@ class FeatureStore:
             identity: what the features depend on, as JSON values; another identity is another folder.
             names: names of the images, without duplicates.
             shape: shape of the features of one image: maps (C, H, W) or tokens (N, C).
+            basis: the features are stored in this basis; it is part of their identity.
             shard_size: images per shard.
             progress: receives the progress of the check, and a message for each damaged file.
 
@@ -80,6 +88,9 @@ class FeatureStore:
                 f"Expected features of shape (C, H, W) or (N, C) in shards of at least one image, "
                 f"got {tuple(shape)} and {shard_size}."
             )
+        if basis is not None:
+            identity = {**identity, "basis": basis.digest()}
+            shape = _with_channels(shape, len(basis.components))
         description = {
             "version": FORMAT_VERSION,
             "identity": identity,
@@ -94,7 +105,12 @@ class FeatureStore:
         files.prepare(json.loads(text))
         files.refresh()
         _require_space(files)
-        return cls(files, names)
+        return cls(files, names, basis)
+
+    @property
+    def coordinates(self) -> "FeatureStore":
+        """The same store, read as it is stored: in the coordinates of its basis, if it has one."""
+        return self if self.basis is None else FeatureStore(self._files, self.names)
 
     @property
     def channels(self) -> int:
@@ -110,6 +126,11 @@ class FeatureStore:
     def folder(self) -> Path:
         """The folder of the store."""
         return self._files.folder
+
+    @property
+    def bytes_per_image(self) -> int:
+        """The bytes of the stored features of one image."""
+        return math.prod(self._files.shape[1:]) * DTYPE.itemsize
 
     @property
     def bytes_on_disk(self) -> int:
@@ -132,19 +153,20 @@ class FeatureStore:
 
         Args:
             indices: indices of the images.
-            features: (B, …), converted to float16.
+            features: (B, …), converted to the basis and to float16.
 
         Raises:
             PolycovError: if the shape or an index is wrong.
             NonFiniteError: if a feature is not finite, or too large for float16.
             OSError: if a shard cannot be stored. It stays in memory, and `flush` tries again.
         """
-        x = torch.as_tensor(features).detach().to("cpu", torch.float16)
+        x = torch.as_tensor(features).detach()
         if x.shape != (len(indices), *self.shape) or not all(0 <= i < len(self.names) for i in indices):
             raise PolycovError(
                 f"Expected features of shape {(len(indices), *self.shape)} and indices below {len(self.names)}, "
                 f"got {tuple(x.shape)} and {list(indices)}."
             )
+        x = (x if self.basis is None else self.basis.encode(x)).to("cpu", torch.float16)
         finite = x.flatten(1).isfinite().all(1).tolist()
         if not all(finite):
             names = ", ".join(self.names[i] for i, is_finite in zip(indices, finite, strict=True) if not is_finite)
@@ -171,7 +193,7 @@ class FeatureStore:
         Raises:
             PolycovError: if the features of an image are missing.
         """
-        x = np.empty((len(indices), *self.shape), DTYPE)
+        x = np.empty((len(indices), *self._files.shape[1:]), DTYPE)
         for i, index in enumerate(indices):
             name = samples.name(index)
             shard, position = divmod(self._rows.get(name, -1), self._files.shard_size)
@@ -179,12 +201,18 @@ class FeatureStore:
             if rows is None:
                 raise PolycovError(f"The features of {name!r} are missing in {str(self.folder)!r}.")
             x[i] = rows[position]
-        return torch.from_numpy(x).float()
+        stored = torch.from_numpy(x).float()
+        return stored if self.basis is None else self.basis.decode(stored)
 
     def batches(self, samples: Samples, batch_size: int = 64) -> Iterator[Tensor]:
         """Yields the features of images in order."""
         for begin in range(0, len(samples), batch_size):
             yield self.features(samples, range(begin, min(begin + batch_size, len(samples))))
+
+
+def _with_channels(shape: tuple[int, ...], channels: int) -> tuple[int, ...]:
+    """The shape of maps or tokens with another number of channels."""
+    return (channels, *shape[1:]) if len(shape) == 3 else (shape[0], channels)
 
 
 def _require_space(files: ShardFiles) -> None:

@@ -24,7 +24,7 @@ from polycov.progress import SILENT, Progress
 from polycov.system.files import cache_folder
 from polycov.training.batches import BatchSource, FeatureBatches, ImageBatches
 from polycov.training.config import Config
-from polycov.training.features import extract_features
+from polycov.training.features import extract_features, stored_channels
 from polycov.training.run_folder import RunFolder
 
 BATCH_SIZE = 32
@@ -81,7 +81,16 @@ class TrainingImages:
         )
         data = data.without(set(find_broken(data, cache, workers=max(workers, 1), progress=progress)))
         frozen = config.training.freeze or config.training.probe
-        return cls.prepare(model, data, cache, frozen=frozen, limit=limit, workers=workers, progress=progress)
+        return cls.prepare(
+            model,
+            data,
+            cache,
+            frozen=frozen,
+            store_channels=config.pooling.store_channels,
+            limit=limit,
+            workers=workers,
+            progress=progress,
+        )
 
     @classmethod
     def prepare(
@@ -91,6 +100,7 @@ class TrainingImages:
         cache: Path,
         *,
         frozen: bool,
+        store_channels: int | None = None,
         limit: int = LIMIT,
         workers: int = 2,
         progress: Progress = SILENT,
@@ -102,6 +112,7 @@ class TrainingImages:
             data: whose training images.
             cache: folder of the cache.
             frozen: whether the local features of all images are in the cache, from training on a frozen backbone.
+            store_channels: how many of their principal components, as in training.
             limit: how many images at most, spread over the classes.
             workers: processes that read images.
             progress: receives messages and the number of images done.
@@ -127,6 +138,7 @@ class TrainingImages:
                     data,
                     model.preprocessing,
                     cache,
+                    channels=stored_channels(model, store_channels),
                     workers=workers,
                     device=model.device,
                     progress=progress,

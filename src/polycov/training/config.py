@@ -70,6 +70,9 @@ class PoolingOptions(Structured):
     reduction: Reduction | None = None
     """relu (1×1 convolution, BatchNorm, ReLU) or linear (starts as principal components); default relu, with --probe
     linear."""
+    store_channels: int | None = None
+    """Principal components of the local features to keep on disk, 0 for all channels; default: all, or 256 of features
+    that take more than 1 MB per image if the reduction is linear."""
 
 
 @dataclass(frozen=True)

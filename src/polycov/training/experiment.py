@@ -25,7 +25,7 @@ from polycov.pooling.methods import fitted_dim
 from polycov.progress import Progress
 from polycov.training.batches import BatchSource, FeatureBatches, FeatureClassifier, ImageBatches
 from polycov.training.config import Config, ImageOptions, TrainOptions
-from polycov.training.features import extract_features
+from polycov.training.features import extract_features, stored_channels
 from polycov.training.loop import Trainer
 from polycov.training.predictions import Predictions, predict_split
 from polycov.training.probe import fit_pool, fit_probe, fit_reduction, require_closed_form, set_classifier
@@ -237,6 +237,7 @@ class Experiment:
             self.data,
             self.preprocessing,
             self.cache,
+            channels=stored_channels(self.model, self.config.pooling.store_channels),
             workers=self.config.runtime.workers,
             device=self.accelerator.device,
             rank=self.accelerator.process_index,

@@ -1,18 +1,18 @@
-"""Extraction: local features of a frozen backbone, computed once and kept in a `FeatureStore`."""
+"""Local features of a frozen backbone, computed once and kept in a `FeatureStore`."""
 
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
-from polycov.data.loading import load_batches
 from polycov.data.transforms import Preprocessing
 from polycov.models.backbones import Backbone
-from polycov.models.modes import evaluation_mode
-from polycov.models.tensors import digest
+from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 from polycov.training.config import NetworkOptions
+from polycov.training.extraction import Extraction, reduced_channels
 
 
 def build_backbone(options: NetworkOptions, size: int) -> Backbone:
@@ -25,12 +25,24 @@ def build_backbone(options: NetworkOptions, size: int) -> Backbone:
         )
 
 
+def stored_channels(model: Model, wanted: int | None = None) -> int:
+    """Returns how many principal components to store of the local features that a model was or is fitted to.
+
+    All channels, 0, unless a second-order pool follows a linear reduction: what it starts from is then the same. See
+    `reduced_channels`.
+    """
+    if model.pool.first_order or (wanted is None and not isinstance(model.reduction, nn.Conv2d)):
+        return 0
+    return reduced_channels(wanted, model.backbone, model.preprocessing.size, model.pool.channels)
+
+
 def extract_features(
     backbone: Backbone,
     data: ImageData,
     preprocessing: Preprocessing,
     cache: Path,
     *,
+    channels: int = 0,
     batch_size: int = 16,
     workers: int = 2,
     device: torch.device | None = None,
@@ -45,50 +57,34 @@ def extract_features(
 
     Args:
         backbone: backbone to compute with; its mode is restored.
-        data: dataset whose images to use; its splits play no part.
+        data: dataset whose images to use; its splits play no part, except that no test image is used to fit
+            principal components.
         preprocessing: preprocessing of the images, as in evaluation.
         cache: folder of the cache.
+        channels: store this many principal components, see `ChannelBasis`; 0 for all channels as they are.
         batch_size: images per batch.
         workers: processes that read images.
         device: device to compute on; default CPU.
         rank: rank of this process among those that share the work.
         world: the number of these processes.
-        progress: receives the number of images done.
+        progress: receives messages and the number of images done.
 
     Raises:
         NonFiniteError: if a feature is not finite, or too large for float16.
     """
-    samples, device = data.all_samples(), device or torch.device("cpu")
-    identity = {
-        "backbone": backbone.name,
-        "stage": backbone.stage,
-        "last_stride": backbone.last_stride,
-        "weights": digest(backbone.state_dict()),
-        "images": data.fingerprint(stamps=True),
-        "preprocessing": preprocessing.identity(),
-    }
-    names = [samples.name(i) for i in range(len(samples))]
-    backbone.to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    with evaluation_mode(backbone), torch.inference_mode():
-        shape = tuple(backbone(torch.zeros(1, 3, preprocessing.size, preprocessing.size, device=device)).shape[1:])
-        if rank > 0:
-            _barrier()  # the first process prepares the folder
-        store = FeatureStore.open(cache, identity, names, shape, progress=progress)
-        if rank == 0:
-            _barrier()
-        missing = store.missing(rank, world)
-        batches = [missing[i : i + batch_size] for i in range(0, len(missing), batch_size)]
-        with progress.task(f"extracting features with {backbone.name}", len(missing)) as task:
-            for images, _, indices in load_batches(samples, preprocessing, batches, workers):
-                features = backbone(images.to(device, memory_format=torch.channels_last)).half().cpu()
-                store.write(indices.tolist(), features)
-                task.advance(len(indices))
-            store.flush()
-    _barrier()
-    return store
-
-
-def _barrier() -> None:
-    """Waits for the other processes, if there are any."""
-    if torch.distributed.is_initialized():
-        torch.distributed.barrier()
+    return (
+        Extraction(
+            backbone,
+            data,
+            preprocessing,
+            cache,
+            batch_size=batch_size,
+            workers=workers,
+            device=device or torch.device("cpu"),
+            rank=rank,
+            world=world,
+            progress=progress,
+        )
+        .run(channels)
+        .local
+    )

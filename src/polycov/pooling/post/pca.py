@@ -59,27 +59,33 @@ class StreamingPCA:
         Raises:
             PolycovError: if there are fewer than k rows or fewer than k columns.
         """
+        return self.spectrum(k)[:2]
+
+    def spectrum(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns what `components` does, and the variance of the rows along each component, (k,)."""
         if self.scatter is not None and self.stored:
             self._fold()
         if self.scatter is not None and self.mean is not None:
             mean = self.mean
             _check_size(k, self.samples, len(mean))
-            basis = torch.linalg.eigh(self.scatter).eigenvectors[:, -k:].flip(1).mT
+            values, vectors = torch.linalg.eigh(self.scatter)
+            values, basis = values[-k:].flip(0), vectors[:, -k:].flip(1).mT
         else:
             rows = torch.cat(self.stored).double() if self.stored else torch.empty(0, 0)
             _check_size(k, *rows.shape)
-            mean, basis = _small_components(rows, k)
+            mean, basis, values = _small_components(rows, k)
         peak = basis.gather(1, basis.abs().argmax(1, keepdim=True))
-        return mean, basis * peak.sign()
+        return mean, basis * peak.sign(), values.clamp(min=0) / max(self.samples, 1)
 
 
-def _small_components(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The mean and the components of few rows, from their Gram matrix."""
+def _small_components(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The mean, components and eigenvalues of few rows, from their Gram matrix."""
     mean = rows.mean(0)
     centred = rows - mean
-    vectors = torch.linalg.eigh(centred @ centred.mT).eigenvectors[:, -k:].flip(1)
+    values, vectors = torch.linalg.eigh(centred @ centred.mT)
+    values, vectors = values[-k:].flip(0), vectors[:, -k:].flip(1)
     image = centred.mT @ vectors  # (D, k), orthogonal columns; the last may be 0, and QR completes the basis
-    return mean, torch.linalg.qr(image).Q.mT
+    return mean, torch.linalg.qr(image).Q.mT, values
 
 
 def _check_size(k: int, samples: int, columns: int) -> None:

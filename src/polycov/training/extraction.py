@@ -1,0 +1,228 @@
+"""One pass over images: local features of a frozen backbone, and first-order features beside them, into stores."""
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polycov.data.channel_basis import ChannelBasis, fit_basis
+from polycov.data.feature_store import FeatureStore
+from polycov.data.images import ImageData, Samples, join
+from polycov.data.loading import load_batches
+from polycov.data.transforms import Preprocessing
+from polycov.errors import PolycovError
+from polycov.models.backbones import Backbone
+from polycov.models.modes import evaluation_mode
+from polycov.models.tensors import digest
+from polycov.pooling.methods import create_pool
+from polycov.pooling.pool import Pool
+from polycov.progress import SILENT, Progress
+from polycov.training.basis_file import BasisFile
+
+LARGE = 2**20  # bytes per image; larger features are stored reduced unless asked otherwise
+STORED_CHANNELS = 256
+FEATURES_PER_CHANNEL = 100  # local features that a basis is fitted to
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """Features of all images.
+
+    Attributes:
+        local: local features.
+        vectors: one feature per image, as tokens (1, C), by the first-order pool that gave them.
+    """
+
+    local: FeatureStore
+    vectors: dict[str, FeatureStore] = field(default_factory=dict)
+
+    @property
+    def stores(self) -> list[FeatureStore]:
+        """All of them."""
+        return [self.local, *self.vectors.values()]
+
+
+def reduced_channels(wanted: int | None, backbone: Backbone, size: int, channels: int) -> int:
+    """Returns how many principal components of local features to store; 0 for all channels as they are.
+
+    Args:
+        wanted: the number asked for, 0 for all; None: all if the features of an image take at most 1 MB, else 256, or
+            as many as are pooled.
+        backbone: where features come from.
+        size: side of the images.
+        channels: that are pooled.
+
+    Raises:
+        PolycovError: if fewer are asked for than are pooled.
+    """
+    width = backbone.num_features
+    least = min(channels, width)
+    if wanted is not None and wanted != 0 and wanted < least:
+        raise PolycovError(
+            f"Expected --store-channels to be 0 (all), or at least {least}, the channels before the pool; got {wanted}."
+        )
+    if wanted is None:
+        wanted = max(STORED_CHANNELS, channels) if 2 * width * backbone.locations(size) > LARGE else 0
+    return wanted if wanted < width else 0
+
+
+@dataclass
+class Extraction:
+    """The extraction of features from images, by one process or several.
+
+    Attributes:
+        backbone: backbone to compute with; its mode is restored.
+        data: dataset whose images to use. Its splits matter only to a basis, which no test image is used for.
+        preprocessing: preprocessing of the images, as in evaluation.
+        cache: folder of the cache.
+        batch_size: images per batch.
+        workers: processes that read images.
+        device: device to compute on.
+        rank: rank of this process among those that share the work.
+        world: the number of these processes.
+        progress: receives messages and the number of images done.
+    """
+
+    backbone: Backbone
+    data: ImageData
+    preprocessing: Preprocessing
+    cache: Path
+    batch_size: int = 16
+    workers: int = 2
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    rank: int = 0
+    world: int = 1
+    progress: Progress = SILENT
+
+    def run(self, channels: int = 0, pools: Sequence[str] = ()) -> Extracted:
+        """Computes what is missing, in one pass over the images, and returns all features.
+
+        Args:
+            channels: principal components of the local features to store; 0 for all channels as they are.
+            pools: first-order pools whose features are stored too.
+
+        Raises:
+            NonFiniteError: if a feature is not finite, or too large for float16.
+            PolycovError: if there are too few images to fit the principal components, or the disk is too small.
+        """
+        samples = self.data.all_samples()
+        names = [samples.name(i) for i in range(len(samples))]
+        self.backbone.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with evaluation_mode(self.backbone), torch.inference_mode():
+            if self.rank > 0:
+                _barrier()  # the first process prepares the folders
+            extracted = self._open(names, channels, pools)
+            if self.rank == 0:
+                _barrier()
+            missing = [set(store.missing(self.rank, self.world)) for store in extracted.stores]
+            if any(missing):
+                self._announce(extracted)
+            self._fill(samples, extracted, missing, [create_pool(pool, self.backbone.num_features) for pool in pools])
+        _barrier()
+        return extracted
+
+    def _open(self, names: list[str], channels: int, pools: Sequence[str]) -> Extracted:
+        size, progress = self.preprocessing.size, self.progress
+        shape = tuple(self.backbone(torch.zeros(1, 3, size, size, device=self.device)).shape[1:])
+        identity = self._identity()
+        basis = self._basis(identity, math.prod(shape) // self.backbone.num_features, channels) if channels else None
+        local = FeatureStore.open(self.cache, identity, names, shape, basis=basis, progress=progress)
+        vectors = {
+            pool: FeatureStore.open(
+                self.cache, {**identity, "pool": pool}, names, (1, self.backbone.num_features), progress=progress
+            )
+            for pool in pools
+        }
+        return Extracted(local, vectors)
+
+    def _identity(self) -> dict[str, Any]:
+        """What features depend on; a change of any is another folder."""
+        return {
+            "backbone": self.backbone.name,
+            "stage": self.backbone.stage,
+            "last_stride": self.backbone.last_stride,
+            "weights": digest(self.backbone.state_dict()),
+            "images": self.data.fingerprint(stamps=True),
+            "preprocessing": self.preprocessing.identity(),
+        }
+
+    def _basis(self, identity: dict[str, Any], locations: int, channels: int) -> ChannelBasis:
+        """Principal components of some images outside the test split: the same for every split into train and val."""
+        fitted = self._images_to_fit(locations)
+        names = "\0".join(fitted.name(i) for i in range(len(fitted)))
+        images = hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()
+        file = BasisFile(self.cache, {**identity, "fitted": images, "channels": channels})
+        with file.lock():
+            basis = file.load()
+            if basis is None:
+                basis = fit_basis(self._local_features(fitted), channels)
+                file.save(basis)
+        return basis
+
+    def _images_to_fit(self, locations: int) -> Samples:
+        images = join([self.data["train"], self.data["val"]])
+        wanted = FEATURES_PER_CHANNEL * self.backbone.num_features / locations
+        order = sorted(range(len(images)), key=images.name)
+        chosen = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))[: math.ceil(wanted)]
+        return images.select(order[i] for i in chosen.sort().values.tolist())
+
+    def _local_features(self, samples: Samples) -> Iterator[Tensor]:
+        description = f"principal components of {self.backbone.name}"
+        with self.progress.task(description, len(samples)) as task:
+            for images, indices in self._images(samples, range(len(samples))):
+                yield self.backbone(images).float().cpu()
+                task.advance(len(indices))
+
+    def _images(self, samples: Samples, indices: Sequence[int]) -> Iterator[tuple[Tensor, list[int]]]:
+        batches = [indices[i : i + self.batch_size] for i in range(0, len(indices), self.batch_size)]
+        for images, _, which in load_batches(samples, self.preprocessing, batches, self.workers):
+            yield images.to(self.device, memory_format=torch.channels_last), which.tolist()
+
+    def _fill(self, samples: Samples, extracted: Extracted, missing: list[set[int]], pools: list[Pool]) -> None:
+        indices = sorted(set().union(*missing))
+        with self.progress.task(f"extracting features with {self.backbone.name}", len(indices)) as task:
+            for images, which in self._images(samples, indices):
+                local = self.backbone(images)
+                features = [local, *(pool.to(self.device)(local)[:, None] for pool in pools)]
+                for store, lacks, values in zip(extracted.stores, missing, features, strict=True):
+                    rows = [i for i, index in enumerate(which) if index in lacks]
+                    if rows:
+                        store.write([which[i] for i in rows], values[rows])
+                task.advance(len(which))
+            for store in extracted.stores:
+                store.flush()
+
+    def _announce(self, extracted: Extracted) -> None:
+        """Says what will be stored, and how much disk it takes."""
+        local, images = extracted.local, len(extracted.local.names)
+        total, full = sum(store.bytes_per_image for store in extracted.stores), 2 * math.prod(local.shape)
+        kept = f"{local.channels} channels"
+        alternative = ""
+        if local.basis is not None:
+            kept = (
+                f"{len(local.basis.components)} principal components of {kept} ({local.basis.share:.1%} of the "
+                f"variance, fitted on {len(self._images_to_fit(local.locations))} images outside the test split)"
+            )
+            alternative = f"; all channels would take {_size(full * images)} (--store-channels 0)"
+        beside = f", and {', '.join(extracted.vectors)}" if extracted.vectors else ""
+        self.progress.message(
+            f"storing {local.locations} locations × {kept}{beside}, in float16: {_size(total)} per image, "
+            f"{_size(total * images)} in {str(self.cache)!r}{alternative}"
+        )
+
+
+def _size(count: int) -> str:
+    """Bytes in words."""
+    unit, name = next(((unit, name) for unit, name in ((1e9, "GB"), (1e6, "MB")) if count >= unit), (1e3, "KB"))
+    return f"{count / unit:.3g} {name}"
+
+
+def _barrier() -> None:
+    """Waits for the other processes, if there are any."""
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
