@@ -82,16 +82,25 @@ def test_a_comparison_is_complete_and_can_be_extended(trees: Path, tmp_path: Pat
 
 
 def test_a_comparison_on_reduced_features_has_the_same_first_order_results(trees: Path, tmp_path: Path) -> None:
-    few = {**TINY, "methods": ("average", "isqrt-cov"), "explain": False}
+    few = {**TINY, "methods": ("average", "average-last", "isqrt-cov"), "explain": False}
     full = compare(trees, out=tmp_path / "full", seeds=1, **few)
     reduced = compare(trees, out=tmp_path / "reduced", seeds=1, store_channels=16, **few)
     assert [record.key for record in full.records] == [record.key for record in reduced.records]
-    assert results(tmp_path / "full")["average", None, 0] == results(tmp_path / "reduced")["average", None, 0]
+    for method in ("average", "average-last"):
+        assert results(tmp_path / "full")[method, None, 0] == results(tmp_path / "reduced")[method, None, 0]
     assert {record.measurement.dimensions for record in full.records} == {
         record.measurement.dimensions for record in reduced.records
     }
     with pytest.raises(PolycovError, match="holds a comparison with store_channels 16, not None"):
         compare(trees, out=tmp_path / "reduced", seeds=1, **few)
+
+
+def test_the_average_of_the_last_layer_is_that_of_the_last_stage(trees: Path, tmp_path: Path) -> None:
+    few = {**TINY, "methods": ("average", "average-last"), "explain": False}
+    compare(trees, out=tmp_path / "stage", seeds=1, **few)
+    last = compare(trees, out=tmp_path / "last", seeds=1, **{**few, "stage": "last"})
+    assert [record.method for record in last.records] == ["average"]  # the other would be the same
+    assert results(tmp_path / "stage")["average-last", None, 0] == results(tmp_path / "last")["average", None, 0]
 
 
 @pytest.mark.slow
@@ -287,8 +296,9 @@ def test_the_backbone_limits_the_channels_and_few_images_the_components(tmp_path
         "data: trees, 3 classes, images: 6 train, 3 val, 6 test",
         "note: 20% of training held out for validation, seed 0",
     ]
-    assert "note: fewer-channels at 2000, 3000: skipped, since on all 48 channels (1176 dimensions) it is" in lines[3]
-    assert "note: ipccp-fit at 10, 2000, 3000: measured at 6 dimensions, as many as there are training im" in lines[4]
+    notes = "\n".join(lines)
+    assert "note: fewer-channels at 2000, 3000: skipped, since on all 48 channels (1176 dimensions) it is" in notes
+    assert "note: ipccp-fit at 10, 2000, 3000: measured at 6 dimensions, as many as there are training im" in notes
     again, _ = compare_with_messages(data, tmp_path / "cmp", **{**options, "dims": (6, 10)})  # 6 is known already
     assert set(results(tmp_path / "cmp")) == expected | {("fewer-channels", 6, 0)}
     assert len(again.records) == 4

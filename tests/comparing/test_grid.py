@@ -3,6 +3,7 @@ from collections.abc import Sequence
 import pytest
 
 from polycov.comparing.grid import (
+    AVERAGE_LAST,
     DIMS,
     FEWER_CHANNELS,
     METHODS,
@@ -43,22 +44,34 @@ def test_every_method_has_every_dimension_it_can_have() -> None:
     ]
 
 
+def test_the_average_of_the_last_layer_is_not_measured_twice() -> None:
+    methods = ["average", AVERAGE_LAST]
+    assert cells(methods, [8]) == [("average", None), (AVERAGE_LAST, None)]
+    same = Limits(8, 20, 25, last=True)
+    assert [setting.method for setting in grid(methods, [8], 1, same)] == ["average"]
+    assert grid_notes(methods, [8], same) == [
+        "average-last: skipped, since it is average: these are the features of the last layer"
+    ]
+    assert Setting(AVERAGE_LAST, None, 0).pool == ("average", None)
+
+
 def test_with_enough_images_the_grid_is_what_was_asked_for() -> None:
     expected: list[tuple[str, int | None]] = []
     for method in METHODS:
-        free = method == FEWER_CHANNELS or "dim" in method_options(method)
+        free = method == FEWER_CHANNELS or (method != AVERAGE_LAST and "dim" in method_options(method))
         expected += [(method, dim) for dim in (DIMS if free else (None,))]
     assert cells(METHODS, list(DIMS), channels=128, samples=8192, width=320) == expected
     assert grid_notes(METHODS, DIMS, Limits(128, 320, 8192)) == []
 
 
 def test_the_settings_of_the_birds_are_those_recorded_and_one_more() -> None:
-    """benchmarks/results/compare-birds-cpu-torch2.13.0.csv has 35 points, measured when 2048 and more were dropped."""
+    """benchmarks/results/compare-birds-cpu-torch2.13.0.csv has 35 points, measured when 2048 and more were dropped, and
+    before the average of the last layer was compared."""
     expected = cells(METHODS, list(DIMS), channels=128, samples=8192, width=320)
     fitted = [("ipccp-fit", 512), ("ipccp-fit", 1024), ("ipccp-fit", 1103)]
     found = cells(METHODS, list(DIMS), channels=128, samples=1103, width=320)
     assert found == [cell for cell in expected if cell[0] != "ipccp-fit"] + fitted
-    assert len(found) == 35 + 1
+    assert len(found) == 35 + 2
 
 
 @pytest.mark.parametrize("dims", [[512], [512, 1024, 8192], [25, 26], [10**6]])

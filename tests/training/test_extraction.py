@@ -15,7 +15,7 @@ from polycov.pooling.methods import create_pool
 from polycov.progress import LogProgress
 from polycov.training import extraction
 from polycov.training.config import NetworkOptions
-from polycov.training.extraction import Extraction, reduced_channels
+from polycov.training.extraction import LAST, Extraction, reduced_channels
 from polycov.training.features import build_backbone, extract_features, stored_channels
 
 PREPROCESSING = Preprocessing(64, 64)
@@ -84,6 +84,33 @@ def test_first_order_features_come_from_all_channels_in_the_same_pass(
     for pool, store in extracted.vectors.items():
         expected = create_pool(pool, backbone.num_features)(local)
         torch.testing.assert_close(torch.cat([*store.batches(samples)])[:, 0], expected, rtol=3e-3, atol=3e-3)
+
+
+def test_the_average_of_the_last_layer_comes_from_the_same_pass(
+    data: ImageData, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = NetworkOptions("test_efficientnet", "none", 1)
+    backbone, complete = build_backbone(options, 64), build_backbone(replace(options, stage="last"), 64)
+    plain = extract_features(backbone, data, PREPROCESSING, tmp_path / "plain", workers=0)
+    samples = data["test"]
+    with torch.inference_mode():
+        images = torch.stack([PREPROCESSING(samples.image(i)) for i in range(len(samples))])
+        expected = complete.eval()(images).mean((2, 3))
+    monkeypatch.setattr(Backbone, "forward", _only_blank)
+    extracted = Extraction(backbone, data, PREPROCESSING, tmp_path, complete, workers=0).run()
+    monkeypatch.undo()
+    last = torch.cat([*extracted.vectors[LAST].batches(samples)])[:, 0]
+    torch.testing.assert_close(last, expected, rtol=3e-3, atol=3e-3)
+    assert last.shape[1] == complete.num_features != backbone.num_features
+    for one, other in zip(extracted.local.batches(samples), plain.batches(samples), strict=True):
+        torch.testing.assert_close(one, other, rtol=3e-3, atol=3e-3)
+
+
+def _only_blank(self: Backbone, images: torch.Tensor) -> torch.Tensor:
+    assert not images.any(), "the images went through the network twice"
+    (features,) = self.network.forward_intermediates(images, indices=[self.stage], intermediates_only=True)
+    assert isinstance(features, torch.Tensor)
+    return features
 
 
 def test_a_further_pool_leaves_what_is_stored(backbone: Backbone, data: ImageData, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ class ComparisonJob:
         self.channels = prepared.config.pooling.channels or 0
         self.settings: list[Setting] = []
         self._features: ReducedFeatures | None = None
+        self._last = prepared.config.network.stage == "last"
 
     def plan(self) -> None:
         """Extracts features if the head needs them, and lays out the grid.
@@ -92,7 +93,7 @@ class ComparisonJob:
             self.channels = self._fittable_channels(extracted.local, samples)
             self._features = ReducedFeatures(extracted)
         methods, dims = self.prepared.methods, self.prepared.dims
-        limits = Limits(self.channels, width, samples)
+        limits = Limits(self.channels, width, samples, self._last)
         for note in grid_notes(methods, dims, limits):
             self.progress.message(f"note: {note}")
         self.settings = grid(methods, dims, self.options.seeds, limits)
@@ -182,7 +183,10 @@ class ComparisonJob:
     def _extract(self) -> Extracted:
         """Features of all images, computed once; one process extracts, the others wait."""
         size, data = self.prepared.size, self.prepared.data.split(0)
-        backbone = build_backbone(self.prepared.config.network, size)
+        network = self.prepared.config.network
+        backbone = build_backbone(network, size)
+        self._last = backbone.stage is None
+        complete = None if self._last else build_backbone(replace(network, stage="last"), size)
         with self.folder.lock_features():
             stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
             locations, channels = backbone.locations(size), backbone.num_features
@@ -193,6 +197,7 @@ class ComparisonJob:
                 data,
                 preprocessing_for(self.prepared.config.images, data, backbone),
                 self.prepared.cache,
+                complete,
                 workers=self.options.runtime.workers,
                 device=choose_device(self.options.runtime.device),
                 progress=self.progress,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from polycov.comparing.grid import Setting
+from polycov.comparing.measure import config_for
 from polycov.comparing.prepare import Prepared
 from polycov.comparing.records import Record
 from polycov.comparing.report.gallery import Entry
@@ -82,7 +83,7 @@ def _run(prepared: Prepared, record: Record, channels: int) -> Path:
     setting = Setting(*record.key)
     method, dim = setting.pool
     width = 0 if is_first_order(method, dim=dim) else setting.channels(channels)
-    config = prepared.config.replace(val_seed=setting.seed, pool=method, dim=dim, channels=width, seed=setting.seed)
+    config = config_for(setting, prepared.config, width)
     run = RunFolder(prepared.folder.run_folder(setting))
     return train(config, run.path, resume=run.has_config, cache=prepared.cache).folder
 

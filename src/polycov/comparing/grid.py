@@ -12,8 +12,10 @@ from polycov.pooling.methods import fitted_dim, is_first_order, list_methods, me
 from polycov.pooling.spec import parse_spec
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
+AVERAGE_LAST = "average-last"  # the average of the last layer of the network, whichever stage the others pool
 METHODS = (
     "average",
+    AVERAGE_LAST,
     "gem",
     "isqrt-cov",
     FEWER_CHANNELS,
@@ -24,6 +26,7 @@ METHODS = (
     "ipccp-cs",
     "ipccp-fit",
 )
+OWN_METHODS = {FEWER_CHANNELS: "isqrt-cov", AVERAGE_LAST: "average"}  # of a comparison, and what they pool with
 DIMS = (512, 1024, 2048, 4096, 8192)
 
 SettingKey = tuple[str, int | None, int]  # method, dimension, seed
@@ -34,7 +37,7 @@ class Setting:
     """One cell of the grid.
 
     Attributes:
-        method: a method, a spec, or ``fewer-channels``.
+        method: a method, a spec, ``fewer-channels`` or ``average-last``.
         dim: the dimension asked for; None where the method has its own.
         seed: seed of the sketch and of the validation images.
     """
@@ -52,7 +55,7 @@ class Setting:
     def file_name(self) -> str:
         """A unique name that can be a file's."""
         method = self.method
-        if method != FEWER_CHANNELS and method not in list_methods():  # specs may differ in a sign or a bracket only
+        if method not in (*OWN_METHODS, *list_methods()):  # specs may differ in a sign or a bracket only
             digest = hashlib.sha256(method.encode()).hexdigest()[:8]
             method = re.sub(r"[^a-z0-9.]+", "-", method.lower()).strip("-")[:60] + f"-{digest}"
         return f"{method}_{self.dim or 'own'}_{self.seed}"
@@ -60,7 +63,7 @@ class Setting:
     @property
     def pool(self) -> tuple[str, int | None]:
         """The method and dimension of its pool."""
-        return ("isqrt-cov", None) if self.method == FEWER_CHANNELS else (self.method, self.dim)
+        return (OWN_METHODS[self.method], None) if self.method in OWN_METHODS else (self.method, self.dim)
 
     def channels(self, most: int) -> int:
         """Returns the channels before the pool: ``most``, or as many as the triangle has room for."""
@@ -83,7 +86,7 @@ def check_methods(methods: Sequence[str]) -> list[str]:
         raise PolycovError(f"Expected methods, such as {' '.join(list_methods()[:3])}.")
     checked: list[str] = []
     for method in methods:
-        if method != FEWER_CHANNELS and method not in list_methods():
+        if method not in (*OWN_METHODS, *list_methods()):
             method = method_spec(method)
         if method in checked:
             raise PolycovError(f"Duplicate method {method!r}.")
@@ -92,13 +95,13 @@ def check_methods(methods: Sequence[str]) -> list[str]:
 
 
 def first_order_pool(method: str) -> str | None:
-    """Returns the pool that a first-order method begins with, without later stages; None for other methods.
+    """Returns the pool of local features that a first-order method begins with; None for other methods.
 
     Example:
         >>> first_order_pool("gem"), first_order_pool("average | l2"), first_order_pool("isqrt-cov")
         ('gem(3)', 'average', None)
     """
-    if method == FEWER_CHANNELS:
+    if method in OWN_METHODS:
         return None
     spec = parse_spec(method_spec(method))
     return str(spec.aggregation[0]) if spec.first_order else None
@@ -131,11 +134,13 @@ class Limits:
         channels: before second-order pools; ``fewer-channels`` needs dimensions below the size of their triangle.
         width: channels before first-order pools.
         samples: training images; a fitted projection has at most as many dimensions.
+        last: whether the features are those of the last layer, so that ``average-last`` is ``average``.
     """
 
     channels: int
     width: int
     samples: int
+    last: bool = False
 
     @property
     def triangle(self) -> int:
@@ -150,6 +155,8 @@ def _cells(method: str, dims: Sequence[int], limits: Limits) -> dict[int | None,
     """What is measured for each dimension asked for: the same, a smaller one that can be fitted, or nothing."""
     if method == FEWER_CHANNELS:
         return {dim: (method, dim) if dim < limits.triangle else None for dim in dims}
+    if method == AVERAGE_LAST:
+        return {None: None if limits.last else (method, None)}
     asked: Sequence[int | None] = dims if "dim" in method_options(method) else [None]
     cells: dict[int | None, Cell | None] = {}
     for dim in asked:
@@ -183,7 +190,8 @@ def grid_notes(methods: Sequence[str], dims: Sequence[int], limits: Limits) -> l
                 changed.setdefault(cell, []).append(dim)
         for cell, asked in changed.items():
             at = f" at {', '.join(map(str, asked))}" if None not in asked else ""
-            notes.append(f"{method}{at}: {_reason(cell, limits)}")
+            reason = "skipped, since it is average: these are the features of the last layer"
+            notes.append(f"{method}{at}: {_reason(cell, limits) if method != AVERAGE_LAST else reason}")
     return notes
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from polycov.comparing.grid import Setting, first_order_pool
+from polycov.comparing.grid import AVERAGE_LAST, Setting, first_order_pool
 from polycov.comparing.records import Measurement, pack
 from polycov.data.images import SPLITS, ImageData, Split
 from polycov.data.quantize import FeatureDtype, dequantize, quantize
@@ -19,7 +19,7 @@ from polycov.pooling.pool import Pool
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.training.config import Config
-from polycov.training.extraction import Extracted
+from polycov.training.extraction import LAST, Extracted
 from polycov.training.probe import channel_components, fit_probe, pool_batches
 from polycov.training.run_folder import RunFolder
 from polycov.training.train import train
@@ -44,9 +44,10 @@ class ReducedFeatures:
     def first_order(self, data: ImageData, method: str) -> dict[str, Tensor]:
         """Returns the tokens for a first-order method, (images, N, C): all channels.
 
-        Where local features are stored in fewer channels, N = 1: the pooled feature itself, which pools to itself.
+        Where local features are stored in fewer channels or not at all, as those of the last layer, N = 1: the pooled
+        feature itself, which pools to itself.
         """
-        store = self.vectors.get(first_order_pool(method) or "")
+        store = self.vectors.get(LAST if method == AVERAGE_LAST else first_order_pool(method) or "")
         if store is None:
             return self.tokens(data, 0)
         return {split: torch.cat([*store.batches(data[split])]) for split in SPLITS}
@@ -98,8 +99,10 @@ def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, c
         channels: number of channels before second-order pools; first-order pools get all there are.
     """
     method, dim = setting.pool
-    first_order = is_first_order(method, dim=dim)
-    tokens = reduced.first_order(data, method) if first_order else reduced.tokens(data, setting.channels(channels))
+    if is_first_order(method, dim=dim):
+        tokens = reduced.first_order(data, setting.method)
+    else:
+        tokens = reduced.tokens(data, setting.channels(channels))
     pool = create_pool(method, tokens["train"].shape[-1], dim=dim, seed=setting.seed)
     if pool.fittable:
         pool.fit(tokens["train"].split(BATCH_SIZE))
@@ -150,13 +153,20 @@ def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
     return 1e3 * min(times) / BATCH_SIZE
 
 
+def config_for(setting: Setting, config: Config, channels: int) -> Config:
+    """Returns the configuration of a run that is one setting of a comparison, with so many channels before its pool."""
+    method, dim = setting.pool
+    if setting.method == AVERAGE_LAST:
+        config = config.replace(stage="last")
+    width = setting.channels(channels)
+    return config.replace(val_seed=setting.seed, pool=method, dim=dim, channels=width, seed=setting.seed)
+
+
 def measure_trained(
     setting: Setting, data: ImageData, config: Config, folder: Path, cache: Path, progress: Progress = SILENT
 ) -> Measurement:
     """Measures a setting by training; the run is kept in its folder, and resumes if it was interrupted."""
-    method, dim = setting.pool
-    channels = setting.channels(config.pooling.channels or DEFAULT_CHANNELS)
-    config = config.replace(val_seed=setting.seed, pool=method, dim=dim, channels=channels, seed=setting.seed)
+    config = config_for(setting, config, config.pooling.channels or DEFAULT_CHANNELS)
     run = RunFolder(folder)
     result = train(config, folder, resume=run.has_config, cache=cache, progress=progress)
     model = run.load().model

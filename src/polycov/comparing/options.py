@@ -33,7 +33,8 @@ class CompareOptions(Structured):
     data: str = "typefaces"
     """Images, as for train; default: the built-in typefaces."""
     methods: tuple[str, ...] = METHODS
-    """Methods or specs; fewer-channels is the full triangle on fewer channels."""
+    """Methods or specs; fewer-channels is the full triangle on fewer channels, average-last the average of the last
+    layer of the network."""
     dims: tuple[int, ...] = DIMS
     """Dimensions, for the methods where they are free."""
     seeds: int = 5

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from polycov.comparing.grid import FEWER_CHANNELS, METHODS
+from polycov.comparing.grid import AVERAGE_LAST, FEWER_CHANNELS, METHODS
 from polycov.comparing.records import Record, unpack
 
 Array = np.ndarray[Any, Any]
@@ -65,7 +65,8 @@ class Point:
 
 def method_title(method: str) -> str:
     """Returns the name of a method as a reader meets it."""
-    return "isqrt-cov on fewer channels" if method == FEWER_CHANNELS else method
+    titles = {FEWER_CHANNELS: "isqrt-cov on fewer channels", AVERAGE_LAST: "average of the last layer"}
+    return titles.get(method, method)
 
 
 def standard_error(values: Sequence[float]) -> float:

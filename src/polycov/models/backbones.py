@@ -139,6 +139,16 @@ class Backbone(nn.Module):
         compute = getattr(self.network, "forward_features", self.network)
         return as_local_features(self.network, compute(images))
 
+    def with_stage(self, images: Tensor, stage: int) -> tuple[Tensor, Tensor]:
+        """Returns the features of a stage and of the last layer, in one pass. Needs a backbone that has all layers.
+
+        Raises:
+            PolycovError: if there is no such stage.
+        """
+        self._check_stage(stage)
+        last, (features,) = self.network.forward_intermediates(images, indices=[stage], output_fmt="NCHW")
+        return features, as_local_features(self.network, last)
+
     @property
     def license(self) -> str:
         """The licence of its weights, as the hub abbreviates it; "unknown" for a file, or if timm does not say."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polycov.data.channel_basis import ChannelBasis, fit_basis
 from polycov.data.feature_store import FeatureStore
@@ -19,14 +19,17 @@ from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
 from polycov.models.modes import evaluation_mode
 from polycov.models.tensors import digest
+from polycov.pooling.first_order import average
 from polycov.pooling.methods import create_pool
 from polycov.pooling.pool import Pool
+from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.training.basis_file import BasisFile
 
 LARGE = 2**20  # bytes per image; larger features are stored reduced unless asked otherwise
 STORED_CHANNELS = 256
 FEATURES_PER_CHANNEL = 100  # local features that a basis is fitted to
+LAST = "average of the last layer"
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,7 @@ class Extracted:
 
     Attributes:
         local: local features.
-        vectors: one feature per image, as tokens (1, C), by the first-order pool that gave them.
+        vectors: one feature per image, as tokens (1, C), by the first-order pool that gave them, or ``LAST``.
     """
 
     local: FeatureStore
@@ -80,6 +83,7 @@ class Extraction:
         data: dataset whose images to use. Its splits matter only to a basis, which no test image is used for.
         preprocessing: preprocessing of the images, as in evaluation.
         cache: folder of the cache.
+        complete: the same backbone with all layers, to store the average of the last one too.
         batch_size: images per batch.
         workers: processes that read images.
         device: device to compute on.
@@ -92,6 +96,7 @@ class Extraction:
     data: ImageData
     preprocessing: Preprocessing
     cache: Path
+    complete: Backbone | None = None
     batch_size: int = 16
     workers: int = 2
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
@@ -112,8 +117,9 @@ class Extraction:
         """
         samples = self.data.all_samples()
         names = [samples.name(i) for i in range(len(samples))]
-        self.backbone.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        with evaluation_mode(self.backbone), torch.inference_mode():
+        networks = nn.ModuleList([self.backbone, *([self.complete] if self.complete is not None else [])])
+        networks.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        with evaluation_mode(networks), torch.inference_mode():
             if self.rank > 0:
                 _barrier()  # the first process prepares the folders
             extracted = self._open(names, channels, pools)
@@ -129,7 +135,7 @@ class Extraction:
     def _open(self, names: list[str], channels: int, pools: Sequence[str]) -> Extracted:
         size, progress = self.preprocessing.size, self.progress
         shape = tuple(self.backbone(torch.zeros(1, 3, size, size, device=self.device)).shape[1:])
-        identity = self._identity()
+        identity = self._identity(self.backbone)
         basis = self._basis(identity, math.prod(shape) // self.backbone.num_features, channels) if channels else None
         local = FeatureStore.open(self.cache, identity, names, shape, basis=basis, progress=progress)
         vectors = {
@@ -138,15 +144,20 @@ class Extraction:
             )
             for pool in pools
         }
+        if self.complete is not None:
+            last = {**self._identity(self.complete), "pool": "average"}
+            vectors[LAST] = FeatureStore.open(
+                self.cache, last, names, (1, self.complete.num_features), progress=progress
+            )
         return Extracted(local, vectors)
 
-    def _identity(self) -> dict[str, Any]:
+    def _identity(self, backbone: Backbone) -> dict[str, Any]:
         """What features depend on; a change of any is another folder."""
         return {
-            "backbone": self.backbone.name,
-            "stage": self.backbone.stage,
-            "last_stride": self.backbone.last_stride,
-            "weights": digest(self.backbone.state_dict()),
+            "backbone": backbone.name,
+            "stage": backbone.stage,
+            "last_stride": backbone.last_stride,
+            "weights": digest(backbone.state_dict()),
             "images": self.data.fingerprint(stamps=True),
             "preprocessing": self.preprocessing.identity(),
         }
@@ -187,8 +198,7 @@ class Extraction:
         indices = sorted(set().union(*missing))
         with self.progress.task(f"extracting features with {self.backbone.name}", len(indices)) as task:
             for images, which in self._images(samples, indices):
-                local = self.backbone(images)
-                features = [local, *(pool.to(self.device)(local)[:, None] for pool in pools)]
+                features = self._features(images, pools)
                 for store, lacks, values in zip(extracted.stores, missing, features, strict=True):
                     rows = [i for i, index in enumerate(which) if index in lacks]
                     if rows:
@@ -196,6 +206,15 @@ class Extraction:
                 task.advance(len(which))
             for store in extracted.stores:
                 store.flush()
+
+    def _features(self, images: Tensor, pools: list[Pool]) -> list[Tensor]:
+        """What goes into each store, from one pass through the network."""
+        if self.complete is None or self.backbone.stage is None:
+            local, last = self.backbone(images), []
+        else:
+            local, final = self.complete.with_stage(images, self.backbone.stage)
+            last = [average(maps_to_tokens(final))[:, None]]
+        return [local, *(pool.to(self.device)(local)[:, None] for pool in pools), *last]
 
     def _announce(self, extracted: Extracted) -> None:
         """Says what will be stored, and how much disk it takes."""
