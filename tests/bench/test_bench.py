@@ -41,8 +41,21 @@ def test_growth_routes_and_whole_steps(tmp_path: Path, monkeypatch: pytest.Monke
     assert {row["dim"] for row in rows(tmp_path, "dims")} == {"8", "16"}
     assert {row["varied"] for row in rows(tmp_path, "growth")} == {"locations", "channels", "dim"}
     assert {row["chosen"] for row in rows(tmp_path, "routes")} == {"gram", "covariance"}
-    assert {row["method"] for row in rows(tmp_path, "step")} == set(steps.STEP_METHODS)
+    table = rows(tmp_path, "step")
+    assert {(row["method"], row["mode"]) for row in table} == {(m, n) for m in steps.STEP_METHODS for n in tables.MODES}
+    for row in table:
+        assert float(row["ratio"]) > 0
+        assert row["paper_ratio"] == ""  # the paper has no resnet18
+        if row["method"] == tables.PLAIN:
+            assert float(row["ratio"]) == 1
     assert len(list(tmp_path.glob("*.svg"))) == 1
+
+
+def test_ratios_of_the_papers_table() -> None:
+    assert steps.paper_ratio("resnet50", "ipccp-rm, paper", "train") == pytest.approx(0.24 / 0.16)
+    assert steps.paper_ratio("resnet50", "monet-2-rm", "eval") == pytest.approx(0.52 / 0.05)
+    assert steps.paper_ratio("resnet101", "monet-2-rm", "train") == pytest.approx(0.71 / 0.23)
+    assert steps.paper_ratio("resnet101", "ipccp-ts", "train") is None
 
 
 @pytest.mark.parametrize(

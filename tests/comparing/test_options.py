@@ -33,6 +33,28 @@ def test_a_recipe_gives_the_network_and_the_command_line_takes_precedence(tmp_pa
     assert CompareOptions().config().pooling.channels == 128
 
 
+@pytest.mark.parametrize("data", ["cub", "aircraft", "cars"])
+@pytest.mark.parametrize("depth", [50, 101])
+def test_recipes_of_the_paper_compare_the_grid_of_its_figures(data: str, depth: int) -> None:
+    recipe = Path(__file__).parents[2] / "recipes" / f"{data}-resnet{depth}.toml"
+    options = CompareOptions().with_recipe(recipe)
+    assert (options.head, options.seeds, options.split.val_fraction) == ("finetune", 10, 0.05)
+    assert set(options.methods) == {"isqrt-cov", "monet-2-ts", "monet-2-rm", "ipccp-ts", "ipccp-rm"}
+    assert options.dims == (512, 1024, 2048, 4096, 8192)
+    config = options.config()
+    assert (config.pooling.channels, config.training.mirror, config.training.epochs) == (256, True, 100)
+
+
+def test_mistakes_in_the_table_compare_are_named(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text("[compare]\nseedss = 3\n")
+    with pytest.raises(PolycovError, match="Unknown option 'seedss'"):
+        CompareOptions().with_recipe(recipe)
+    recipe.write_text("compare = 3\n")
+    with pytest.raises(PolycovError, match=r"Expected a table \[compare\] in r.toml, got 3"):
+        CompareOptions().with_recipe(recipe)
+
+
 @pytest.mark.parametrize(("name", "value"), [("seeds", 0), ("jobs", 0), ("channels", -1), ("workers", -1)])
 def test_values_that_make_no_sense(name: str, value: int) -> None:
     with pytest.raises(PolycovError, match=f"Expected {name} to be"):

@@ -35,11 +35,32 @@ def test_recipes_of_the_paper_have_its_numbers() -> None:
             assert (t.backbone_lr, t.lr, t.weight_decay) == (1.2e-3, 6e-3, 1e-3)
             assert (config.images.size, t.flip, config.network.last_stride) == (448, True, False)
             assert config.network.backbone == backbone
+            assert config.images.squash  # both sides
+            assert config.images.resize == (512 if data == "aircraft" else 448)
+            assert t.mirror
     config = read_recipe(next(path for path in RECIPES if path.stem == "imagenet-resnet50"))
     t = config.training
     assert (t.batch_size, t.epochs, t.lr, t.backbone_lr, t.weight_decay) == (160, 65, 0.1, 0.1, 1e-4)
     assert (t.schedule, t.milestones, config.pooling.pool) == ("step", (30, 45, 60), "isqrt-cov")
     assert "cpu" in names
+
+
+TABLE_2 = {  # of the paper: CUB, Aircraft, Cars with ResNet-50, then with ResNet-101
+    "isqrt-cov": "87.96±0.03 90.69±0.08 93.62±0.03 88.08±0.07 92.05±0.07 93.96±0.05",
+    "monet-2-ts": "87.32±0.17 90.87±0.08 93.97±0.04 87.92±0.10 91.64±0.10 94.25±0.04",
+    "monet-2-rm": "87.71±0.06 90.79±0.12 94.02±0.06 88.01±0.09 91.65±0.09 94.12±0.05",
+    "ipccp-ts": "87.93±0.07 90.52±0.08 93.73±0.07 88.43±0.08 91.73±0.09 94.24±0.04",
+    "ipccp-rm": "87.88±0.06 90.44±0.07 93.76±0.03 88.36±0.06 91.64±0.08 94.08±0.04",
+}
+
+
+@pytest.mark.parametrize("method", TABLE_2)
+def test_recipes_expect_the_accuracies_of_the_paper(method: str) -> None:
+    names = [f"{data}-resnet{depth}" for depth in (50, 101) for data in ("cub", "aircraft", "cars")]
+    for name, value in zip(names, TABLE_2[method].split(), strict=True):
+        lines = (RECIPES[0].parent / f"{name}.toml").read_text().splitlines()
+        (line,) = [line for line in lines if line.startswith("#   ") and f"--pool {method}" in line]
+        assert value.replace("±", " ± ") in line
 
 
 @pytest.mark.parametrize(

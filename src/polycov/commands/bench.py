@@ -30,9 +30,9 @@ class Bench:
 
     what: tuple[What, ...] = ("methods",)
     """methods: times and memory. dims: does time depend on the dimension? growth: one size varied at a time, with
-    figures. routes: is the cheapest route chosen? step: whole training steps with real backbones (needs timm). ideas:
-    alternatives that were tried. explain: explanations beside a forward pass. faithfulness: what hiding the regions of
-    maps does to the score (needs --run)."""
+    figures. routes: is the cheapest route chosen? step: whole steps with real backbones, beside the paper's Table 3
+    (needs timm). ideas: alternatives that were tried. explain: explanations beside a forward pass. faithfulness: what
+    hiding the regions of maps does to the score (needs --run)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -167,14 +167,15 @@ def _step(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     from polycov.bench import steps  # needs the extra train
 
     rounds = max(options.rounds // 5, 1)
-    with terminal.progress.task("training steps", (rounds + 1) * len(steps.STEP_BACKBONES)) as task:
+    with terminal.progress.task("steps", 2 * (rounds + 1) * len(steps.STEP_BACKBONES)) as task:
         rows = list(steps.whole_steps(shape, rounds, task.advance))
     cells = []
     for row in rows:
         seconds = f"{row['step_seconds']:.2f}" if row["step_seconds"] else ""
-        times = (seconds, f"{1e3 * row['pool_seconds']:.1f}", f"{100 * row['share']:.2f} %")
-        cells.append((row["backbone"], row["map"], row["method"], *times))
-    columns = ("backbone", "map", "pooling", "seconds per step", "pooling ms", "share of the plain step")
+        times = (seconds, f"{1e3 * row['pool_seconds']:.1f}", f"{100 * row['share']:.2f} %", f"{row['ratio']:.2f}")
+        paper = "" if row["paper_ratio"] is None else f"{row['paper_ratio']:.2f}"
+        cells.append((row["backbone"], row["mode"], row["method"], *times, paper))
+    columns = ("backbone", "mode", "pooling", "seconds", "pooling ms", "share of the plain step", "× plain", "paper's")
     terminal.table(Table(columns, cells))
     return rows
 

@@ -1,23 +1,42 @@
 """``polycov compare``."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
-from polycov.commands.parsing import parse, value_of
+from polycov.commands.parsing import parse, value_of, vars_of
 from polycov.commands.terminal import Terminal
 from polycov.comparing.compare import compare
 from polycov.comparing.comparison import Comparison
+from polycov.comparing.dry_run import plan_comparison
 from polycov.comparing.options import CompareOptions
+
+
+@dataclass(frozen=True)
+class Compare(CompareOptions):
+    """Compare pooling methods on your images, with error bars: which to use, and at what size.
+
+    Run the same command again to resume after an interruption. Several processes share the work (--jobs, or a
+    launcher).
+    """
+
+    dry_run: bool = False
+    """Only say what would be done: settings, images, hours on this machine (from a measured step) and disk."""
 
 
 def run(arguments: list[str]) -> None:
     """Compares, shows the result and writes the report."""
     recipe = value_of(arguments, "--recipe")
-    default = CompareOptions().with_recipe(Path(recipe)) if recipe is not None else CompareOptions()
+    default = Compare().with_recipe(Path(recipe)) if recipe is not None else Compare()
     options = parse(
-        CompareOptions, "compare", arguments, positional={"data": "DATA"}, lists=("methods", "dims"), default=default
+        Compare, "compare", arguments, positional={"data": "DATA"}, lists=("methods", "dims"), default=default
     )
     terminal = Terminal()
-    comparison = compare(options, progress=terminal.progress)
+    if options.dry_run:
+        for line in plan_comparison(options, terminal.progress).words():
+            terminal.write(line)
+        return
+    plain = CompareOptions(**{name: value for name, value in vars_of(options).items() if name != "dry_run"})
+    comparison = compare(plain, progress=terminal.progress)
     if not terminal.console.quiet:
         show(comparison, terminal)  # before anything is written, in case the disk is full
         terminal.write(f"page: {comparison.report()}")

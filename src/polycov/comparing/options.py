@@ -17,6 +17,8 @@ from polycov.training.config import (
     RuntimeOptions,
     SplitOptions,
     read_recipe,
+    read_toml,
+    replace_options,
 )
 
 Head = Literal["probe", "train", "finetune"]
@@ -66,10 +68,17 @@ class CompareOptions(Structured):
     def with_recipe(self, path: Path) -> Self:
         """Returns the options with the image size and backbone of a recipe; its other options apply to training.
 
-        Its splits do not: a recipe may have no validation images, on which a comparison chooses.
+        Its splits do not: a recipe may have no validation images, on which a comparison chooses. Its table ``compare``
+        has options of the comparison itself.
+
+        Raises:
+            PolycovError: if it is missing, is not TOML, or has an unknown option or a value of another type.
         """
-        recipe = read_recipe(path)
-        return replace(self, recipe=path, images=recipe.images, network=recipe.network)
+        recipe, own = read_recipe(path), read_toml(path).get("compare", {})
+        if not isinstance(own, dict):
+            raise PolycovError(f"Expected a table [compare] in {path.name}, got {own!r}.")
+        chosen: Self = replace_options(replace(self, recipe=path, images=recipe.images, network=recipe.network), own)
+        return chosen
 
     def config(self) -> Config:
         """Returns the training configuration; a probe takes only the data and the model from it.

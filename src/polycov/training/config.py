@@ -238,15 +238,24 @@ def _check_training(t: TrainOptions) -> None:
 
 
 def read_recipe(path: Path) -> Config:
-    """Reads a TOML recipe.
+    """Reads a TOML recipe; its table ``compare`` is for comparisons alone, see `read_toml`.
 
     Raises:
         PolycovError: if it is missing, is not TOML, or has an unknown option or a value of another type.
     """
+    values = read_toml(path)
+    return structure(Config, {name: value for name, value in values.items() if name != "compare"}, path.name)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Reads the values in a TOML recipe, unchecked.
+
+    Raises:
+        PolycovError: if it is missing or is not TOML.
+    """
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise PolycovError(f"There is no recipe {str(path)!r}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
         raise PolycovError(f"Cannot read the recipe {str(path)!r}: {error}.") from error
-    return structure(Config, values, path.name)
