@@ -28,7 +28,7 @@ def test_the_plan_of_a_probe_has_the_settings_and_the_disk_of_the_comparison(tre
     assert not (tmp_path / "cmp").exists()
     words = plan.words()
     assert words[0].startswith("data: trees, 3 classes, images: ")
-    assert words[1] == f"settings: 21, of {', '.join(methods)} at 8, 16 dimensions, 3 seeds"
+    assert words[1] == f"settings: 21, of {', '.join(methods)} at 8, 15, 16 dimensions, 3 seeds"  # fitted to 15 images
 
 
 @pytest.mark.parametrize("head", ["train", "finetune"])

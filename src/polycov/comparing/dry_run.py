@@ -164,7 +164,7 @@ def _step_seconds(model: Model, batch: int, size: int, frozen: bool) -> Cost:
 
     def train() -> None:
         logits = model(images) if local is None else model.classify(local)
-        nn.functional.cross_entropy(logits, labels).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(logits, labels).backward()
         model.zero_grad()
 
     def test() -> None:
