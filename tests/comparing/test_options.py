@@ -25,6 +25,7 @@ def test_a_recipe_gives_the_network_and_the_command_line_takes_precedence(tmp_pa
         '[network]\nbackbone = "resnet50"\nstage = "last"\n[split]\nval_fraction = 0.0\n[training]\nlr = 0.5\n'
     )
     options = replace_options(CompareOptions().with_recipe(recipe), {"head": "finetune", "epochs": 3})
+    assert replace_options(options, {"lr": 0.1, "backbone_lr": 0.2}).config().training.backbone_lr == 0.2
     config = replace_options(options, {"stage": "auto"}).config()
     assert (config.network.backbone, config.network.stage) == ("resnet50", "auto")
     assert (config.training.lr, config.training.epochs, config.training.freeze) == (0.5, 3, False)

@@ -154,11 +154,14 @@ def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
 
 
 def config_for(setting: Setting, config: Config, channels: int) -> Config:
-    """Returns the configuration of a run that is one setting of a comparison, with so many channels before its pool."""
+    """Returns the configuration of a run that is one setting of a comparison, with so many channels before its pool.
+
+    The average of the last layer is taken as networks do it, without a reduction.
+    """
     method, dim = setting.pool
-    if setting.method == AVERAGE_LAST:
-        config = config.replace(stage="last")
     width = setting.channels(channels)
+    if setting.method == AVERAGE_LAST:
+        config, width = config.replace(stage="last"), 0
     return config.replace(val_seed=setting.seed, pool=method, dim=dim, channels=width, seed=setting.seed)
 
 

@@ -21,6 +21,7 @@ from polycov.training.config import (
     replace_options,
 )
 
+OVERRIDES = ("epochs", "lr", "backbone_lr")  # of a recipe
 Head = Literal["probe", "train", "finetune"]
 
 
@@ -52,6 +53,10 @@ class CompareOptions(Structured):
     """With --head train or finetune: a TOML file with options."""
     epochs: int | None = None
     """With --head train or finetune: default 20, or what the recipe says."""
+    lr: float | None = None
+    """With --head train or finetune: learning rate of the new layers; default 0.05, or what the recipe says."""
+    backbone_lr: float | None = None
+    """With --head finetune: learning rate of the backbone; default 0.01, or what the recipe says."""
     explain: bool = True
     """Explain some mistakes of the recommended feature, on a page beside the report."""
     jobs: int = 1
@@ -104,7 +109,7 @@ class CompareOptions(Structured):
                 base.training,
                 probe=probe,
                 freeze=self.head == "train",
-                epochs=base.training.epochs if self.epochs is None else self.epochs,
+                **{name: value for name in OVERRIDES if (value := getattr(self, name)) is not None},
             ),
             runtime=self.runtime,
         ).check()
