@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from polycov.comparing.comparison_folder import ComparisonFolder, default_path
-from polycov.comparing.grid import FEWER_CHANNELS, check_dims, check_methods
+from polycov.comparing.grid import OWN_METHODS, check_dims, check_methods
 from polycov.comparing.options import CompareOptions
 from polycov.data.broken import exclude_broken, find_broken
 from polycov.data.images import ImageData, require_trainable, require_validation
@@ -116,7 +116,7 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     methods, dims = check_methods(options.methods), check_dims(options.dims)
     if options.head not in ("train", "finetune"):
         for method in methods:
-            if method != FEWER_CHANNELS:
+            if method not in OWN_METHODS:
                 require_closed_form(method)
     if options.runtime.plugin is not None:
         load_plugin(options.runtime.plugin)
