@@ -188,9 +188,9 @@ def test_images_are_classified_and_explained_and_a_broken_one_is_a_sentence(
     (tmp_path / "broken.jpg").write_bytes(good[0].read_bytes()[:200])
     (tmp_path / "text.jpg").write_text("not an image")
     upload(page, tmp_path / "broken.jpg")
-    until(lambda: results(page).startswith("This file is broken"), "sentence")
+    until(lambda: results(page).startswith("This file cannot be read: Truncated"), "sentence")
     upload(page, tmp_path / "text.jpg")
-    until(lambda: results(page).startswith("This file is not an image"), "sentence")
+    until(lambda: results(page).startswith("This file cannot be read: it is not an image"), "sentence")
 
     upload(page, good[1])
     until(lambda: "Why cedar and not birch?" in results(page), "answer after broken files")
