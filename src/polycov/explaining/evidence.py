@@ -57,6 +57,8 @@ def collect_evidence(pool: Pool, features: Tensor, weights: Tensor | None = None
         PolycovError: if the pool has no exact decomposition.
     """
     tokens, weights = as_tokens(features, weights)
+    if pool.prefix_tokens:
+        raise PolycovError("There is no explanation by regions of a pool that reads a class token.")
     with torch.no_grad():
         if isinstance(pool, SecondOrderPool):
             return _second_order(pool, tokens, weights)

@@ -25,7 +25,7 @@ from polycov.models.head import PoolingHead
 from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
 from polycov.models.tensors import digest
-from polycov.pooling.methods import create_pool, list_methods
+from polycov.pooling.methods import create_pool, list_methods, reads_class_token
 from polycov.pooling.pool import Pool
 from polycov.progress import SILENT, Progress, Task
 from polycov.system.devices import choose_device
@@ -146,8 +146,10 @@ def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:
     if options.source not in list_methods() and "|" not in options.source and Path(options.source).exists():
         raise PolycovError(f"{options.source!r} is not a run: it has no config.json.")
     images = options.images
-    backbone = build_backbone(options.network, input_size(options.network.backbone, images.size, DEFAULT_SIZE))
-    pool = create_pool(options.source, backbone.num_features, dim=options.dim, seed=options.seed)
+    size = input_size(options.network.backbone, images.size, DEFAULT_SIZE)
+    backbone = build_backbone(options.network, size, keep_prefix=reads_class_token(options.source))
+    width, prefix = backbone.num_features, backbone.prefix_tokens
+    pool = create_pool(options.source, width, dim=options.dim, seed=options.seed, prefix_tokens=prefix)
     changes: dict[str, Any] = {"resize": images.resize, "squash": images.squash}
     given = {name: value for name, value in changes.items() if value is not None}
     preprocessing = replace(backbone.preprocessing(), **given)

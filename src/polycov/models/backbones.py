@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
-from polycov.models.local_features import as_local_features, local_channels
+from polycov.models.local_features import as_local_features, count_prefix_tokens, local_channels
 from polycov.models.modes import evaluation_mode
 from polycov.models.networks import create_network, fixed_input_size, import_timm, input_size
 from polycov.models.plugins import load_plugin
@@ -34,6 +34,7 @@ class Backbone(nn.Module):
             maps. In ResNets the stride is removed, in others the last stage is dilated.
         size: side of the images, for ``stage="auto"`` and for transformers, which are made for one size; by default the
             one of ``preprocessing`` or of the network's configuration.
+        keep_prefix: whether tokens include the class and register tokens of a transformer, at the front.
         preprocessing: image preprocessing; by default that of the network's configuration in timm, with ImageNet's mean
             and standard deviation where there is none.
 
@@ -41,6 +42,7 @@ class Backbone(nn.Module):
         name: name of the network; of a module, its class.
         registered: whether timm can make the network again by its name.
         num_features: C, the channels of the features.
+        prefix_tokens: how many of the tokens, at the front, are class and register tokens: 0 unless they are kept.
         data_config: timm's configuration of the images (input_size, mean, std, interpolation, crop_pct).
 
     Raises:
@@ -56,9 +58,11 @@ class Backbone(nn.Module):
         stage: int | Literal["auto"] | None = None,
         last_stride: bool = True,
         size: int | None = None,
+        keep_prefix: bool = False,
         preprocessing: Preprocessing | None = None,
     ) -> None:
         super().__init__()
+        self.keep_prefix = keep_prefix
         size = _agreed_size(size, preprocessing)
         self.registered = isinstance(network, str)
         self.weights, self.last_stride = weights, last_stride
@@ -83,6 +87,8 @@ class Backbone(nn.Module):
             prune: Any = getattr(self.network, "prune_intermediate_layers", None)
             if prune is not None:
                 prune([self.stage])
+        # Stages are maps, without these tokens.
+        self.prefix_tokens = count_prefix_tokens(self.network) if keep_prefix and self.stage is None else 0
         self.num_features = self._probe()
 
     def _probe(self) -> int:
@@ -111,7 +117,7 @@ class Backbone(nn.Module):
     def locations(self, size: int) -> int:
         """Returns N, the number of local features of an image with this side."""
         with evaluation_mode(self):
-            return int(self(self._blank_image(size)).numel()) // self.num_features
+            return int(self(self._blank_image(size)).numel()) // self.num_features - self.prefix_tokens
 
     def _roomy_stage(self, size: int) -> int | None:
         """The deepest stage with enough locations for second-order statistics; the last, if none has, or all have."""
@@ -137,7 +143,7 @@ class Backbone(nn.Module):
             )
             return features
         compute = getattr(self.network, "forward_features", self.network)
-        return as_local_features(self.network, compute(images))
+        return as_local_features(self.network, compute(images), self.keep_prefix)
 
     def with_stage(self, images: Tensor, stage: int) -> tuple[Tensor, Tensor]:
         """Returns the features of a stage and of the last layer, in one pass. Needs a backbone that has all layers.

@@ -43,6 +43,7 @@ class PoolingHead(nn.Module):
         reduction: "relu" as above, or "linear", only a 1×1 convolution with bias, such as principal components.
         seed: seed of the sketches.
         drop: rate of dropout before the classifier.
+        prefix_tokens: how many of the tokens, at the front, are class and register tokens.
         options: options of the method, such as ``dim``.
     """
 
@@ -56,13 +57,14 @@ class PoolingHead(nn.Module):
         reduction: Reduction = "relu",
         seed: int = 0,
         drop: float = 0.0,
+        prefix_tokens: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
         if channels is None:
             channels = default_channels(pool, width, probe=True)
         self.reduction = _make_reduction(reduction, width, channels)
-        self.pool = create_pool(pool, channels or width, seed=seed, **options)
+        self.pool = create_pool(pool, channels or width, seed=seed, prefix_tokens=prefix_tokens, **options)
         self.dropout = nn.Dropout(drop)
         self.classifier: nn.Module = make_classifier(self.pool.out_features, num_classes)
 

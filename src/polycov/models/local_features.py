@@ -7,17 +7,22 @@ from torch import Tensor
 from polycov.errors import PolycovError
 
 
-def as_local_features(network: Any, features: Tensor) -> Tensor:
-    """Returns the output of ``forward_features`` of a timm network as maps (B, C, H, W), or as tokens (B, N, C) without
-    class and register tokens.
+def count_prefix_tokens(network: Any) -> int:
+    """Returns how many of the tokens of a timm network, at the front, are class and register tokens."""
+    prefix = getattr(network, "num_prefix_tokens", None)
+    if prefix is None:  # CaiT, XCiT and others have a class token but not this attribute
+        prefix = int(getattr(network, "cls_token", None) is not None)
+    return int(prefix)
+
+
+def as_local_features(network: Any, features: Tensor, keep_prefix: bool = False) -> Tensor:
+    """Returns the output of ``forward_features`` of a timm network as maps (B, C, H, W), or as tokens (B, N, C),
+    without class and register tokens, unless they are kept.
     """
     if not isinstance(features, Tensor):
         return features  # for `local_channels` to refuse
     if features.ndim == 3:
-        prefix = getattr(network, "num_prefix_tokens", None)
-        if prefix is None:  # CaiT, XCiT and others have a class token but not this attribute
-            prefix = int(getattr(network, "cls_token", None) is not None)
-        return features[:, prefix:]
+        return features if keep_prefix else features[:, count_prefix_tokens(network) :]
     if features.ndim == 4 and getattr(network, "output_fmt", "NCHW") == "NHWC":
         return features.permute(0, 3, 1, 2)
     return features

@@ -22,6 +22,7 @@ from polycov.models.model_folder import ModelFolder
 from polycov.models.modes import evaluation_mode
 from polycov.models.tensors import State
 from polycov.models.weights import OFFLINE_BACKBONE, load_exactly, read_weights
+from polycov.pooling.methods import reads_class_token
 
 
 class Model(PoolingHead, ModelHubMixin):
@@ -65,7 +66,21 @@ class Model(PoolingHead, ModelHubMixin):
             backbone = Backbone(backbone, size=size, preprocessing=preprocessing)
         elif size is not None or preprocessing is not None:
             raise PolycovError("A Backbone has its own size and preprocessing: set them when you make it.")
-        super().__init__(backbone.num_features, pool, num_classes, channels, reduction=reduction, seed=seed, **options)
+        if reads_class_token(pool) and not backbone.prefix_tokens:
+            raise PolycovError(
+                f"The pool {pool!r} reads a class token, and the backbone {backbone.name!r} gives none: use a "
+                "transformer that has one, without stage, made by create_model or with Backbone(…, keep_prefix=True)."
+            )
+        super().__init__(
+            backbone.num_features,
+            pool,
+            num_classes,
+            channels,
+            reduction=reduction,
+            seed=seed,
+            prefix_tokens=backbone.prefix_tokens,
+            **options,
+        )
         self.backbone = backbone
         self.reduction_has_weights = False
         self.classes = [str(i) for i in range(num_classes)]
@@ -254,6 +269,7 @@ def create_model(
         stage=stage,
         last_stride=last_stride,
         size=size,
+        keep_prefix=reads_class_token(pool),
         preprocessing=preprocessing,
     )
     model = Model(source, pool, num_classes, channels, reduction=reduction, seed=seed, dim=dim, **options)

@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import finite_number
+from polycov.errors import PolycovError, finite_number
 from polycov.pooling.registry import register
 from polycov.pooling.tokens import count_tokens, counts, hide, is_soft, weigh
+from polycov.pooling.transforms import is_readable
 
 
 def average(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -77,9 +78,11 @@ class FirstOrder(nn.Module):
 
     Attributes:
         needs_training: whether its parameters mean nothing before they are trained.
+        reads_prefix: whether it pools the prefix tokens of a transformer, and not the others.
     """
 
     needs_training: bool = False
+    reads_prefix: bool = False
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -111,6 +114,22 @@ class Average(FirstOrder):
         return (scaled.unsqueeze(1) @ weigh(hide(tokens, weights), weights).mT).squeeze(
             1
         )  # maps are stored as (B, C, N)
+
+
+@register("first_order", "class_token")
+class ClassToken(FirstOrder):
+    """The class token of a transformer: the first of its prefix tokens.
+
+    The pool has to know how many prefix tokens there are (``prefix_tokens`` of `polycov.create_pool`; a model asks its
+    backbone). All other poolings leave them out.
+    """
+
+    reads_prefix = True
+
+    def forward(self, tokens: Tensor, weights: Tensor | None = None) -> Tensor:
+        if weights is not None and is_readable(weights) and not bool((weights[:, 0] != 0).all()):
+            raise PolycovError("The mask hides the class token of a sample, which this pool reads.")
+        return tokens[:, 0]
 
 
 @register("first_order", "max")

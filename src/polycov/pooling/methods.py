@@ -9,7 +9,7 @@ import numbers
 from collections.abc import Callable
 from typing import Any
 
-from polycov.errors import SpecError, known
+from polycov.errors import SpecError, known, positive_int
 from polycov.pooling import recent
 from polycov.pooling.plan import Route, check_route
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
@@ -192,7 +192,7 @@ def method_options(name: str) -> list[str]:
     """
     if not isinstance(name, str):
         raise SpecError(f"Expected the name of a method or a spec, got {name!r}.")
-    is_spec = name not in _METHODS and ("|" in name or "(" in name)
+    is_spec = name not in _METHODS and ("|" in name or "(" in name or name == "class_token")
     return [] if is_spec else list(inspect.signature(get_method(name)).parameters)
 
 
@@ -238,8 +238,19 @@ def needs_training(name: str) -> bool:
         >>> needs_training("attentive-probe"), needs_training("gem")
         (True, False)
     """
-    stages = parse_spec(method_spec(name)).aggregation
+    stages = parse_spec(method_spec(name)).stages
     return any(getattr(stage.stage.build, "needs_training", False) for stage in stages)
+
+
+def reads_class_token(name: str) -> bool:
+    """Returns whether a method or spec pools the class token of a transformer.
+
+    Example:
+        >>> reads_class_token("class_token | l2"), reads_class_token("average")
+        (True, False)
+    """
+    stages = parse_spec(method_spec(name)).stages
+    return any(getattr(stage.stage.build, "reads_prefix", False) for stage in stages)
 
 
 def fitted_dim(name: str, dim: int | None = None) -> int:
@@ -265,6 +276,7 @@ def create_pool(
     seed: int = 0,
     route: Route = "auto",
     check_finite: bool = True,
+    prefix_tokens: int = 0,
     **options: Any,
 ) -> Pool:
     """Creates a pool from the name of a method (`list_methods`) or from a spec.
@@ -276,6 +288,8 @@ def create_pool(
         seed: determines the sketches.
         route: how to compute it; see `SecondOrderPool`.
         check_finite: raise `NonFiniteError` instead of returning NaN or Inf.
+        prefix_tokens: how many of the tokens, at the front, are class and register tokens of a transformer:
+            ``class_token`` pools the first, and everything else leaves them out.
         options: other options of the method, such as ``iterations``.
 
     Raises:
@@ -288,6 +302,13 @@ def create_pool(
     """
     spec = parse_spec(method_spec(str(name) if isinstance(name, Spec) else name, dim=dim, **options))
     check_route(route)
+    pool: Pool
     if spec.first_order:
-        return FirstOrderPool(channels, spec, seed=seed, check_finite=check_finite)
-    return SecondOrderPool(channels, spec, seed=seed, route=route, check_finite=check_finite)
+        pool = FirstOrderPool(channels, spec, seed=seed, check_finite=check_finite)
+    else:
+        pool = SecondOrderPool(channels, spec, seed=seed, route=route, check_finite=check_finite)
+    if prefix_tokens:
+        for module in pool.modules():
+            if isinstance(module, Pool):
+                module.prefix_tokens = positive_int("a pool", "prefix_tokens", prefix_tokens)
+    return pool

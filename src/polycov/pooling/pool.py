@@ -34,6 +34,7 @@ class Pool(nn.Module):
         check_finite: whether to raise `NonFiniteError` if the result has NaN or Inf. The check reads the result; it is
             skipped inside `torch.compile` and `torch.func.vmap`.
         first_order: whether this is first-order pooling.
+        prefix_tokens: how many tokens at the front are class and register tokens, which only ``class_token`` pools.
     """
 
     first_order: bool
@@ -44,6 +45,7 @@ class Pool(nn.Module):
         self.spec = str(spec)
         self.seed = check_seed(seed)
         self.check_finite = check_finite
+        self.prefix_tokens = 0
         self.post = nn.ModuleList()
         self.out_features = 0
 
@@ -76,11 +78,24 @@ class Pool(nn.Module):
     @property
     def needs_training(self) -> bool:
         """Whether the pool has parameters that mean nothing before they are trained, such as queries."""
-        return any(getattr(module, "needs_training", False) for module in self.children())
+        return any(getattr(module, "needs_training", False) for module in self.modules() if module is not self)
 
     def route_for(self, locations: int) -> str | None:
         """Returns the route taken for this number of locations; None for first-order pooling."""
         return None
+
+    def _pooled(self, tokens: Tensor, weights: Tensor | None, prefix: bool = False) -> tuple[Tensor, Tensor | None]:
+        """The tokens that are pooled: those after the prefix tokens, or these."""
+        count = self.prefix_tokens
+        if not prefix and not count:
+            return tokens, weights
+        if not 0 < count < tokens.shape[1]:
+            raise PolycovError(
+                f"Expected tokens that begin with a class token, got prefix_tokens={count} of {tokens.shape[1]}: call "
+                "create_pool(…, prefix_tokens=1) for tokens (B, N, C) that do, or use a backbone that has one."
+            )
+        part = slice(count) if prefix else slice(count, None)
+        return tokens[:, part], None if weights is None else weights[:, part]
 
     def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
         """Returns a vector (B, D), a scale (B,) or None, and a power: the feature is vector · scale^power."""
@@ -222,6 +237,7 @@ class SecondOrderPool(Pool):
         )
 
     def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
+        tokens, weights = self._pooled(tokens, weights)
         plan = self.plan(tokens, weights)
         rows, scale = self.moment(tokens.to(plan.dtype), weights)
         if plan.route == "covariance":
@@ -281,6 +297,7 @@ class FirstOrderPool(Pool):
         self._append(spec, self.pooling.out_features)
 
     def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, None, float]:
+        tokens, weights = self._pooled(tokens, weights, self.pooling.reads_prefix)
         return self.pooling(tokens.to(at_least_float32(tokens.dtype)), weights), None, 0.0
 
 

@@ -63,8 +63,13 @@ class Spec:
         """Whether it is first-order pooling."""
         return len(self.aggregation) == 1
 
+    @property
+    def stages(self) -> tuple[StageSpec, ...]:
+        """All stages."""
+        return (*self.aggregation, *self.post)
+
     def __str__(self) -> str:
-        return " | ".join(map(str, (*self.aggregation, *self.post)))
+        return " | ".join(map(str, self.stages))
 
 
 def parse_spec(text: str) -> Spec:

@@ -153,7 +153,8 @@ class Extraction:
 
     def _identity(self, backbone: Backbone) -> dict[str, Any]:
         """What features depend on; a change of any is another folder."""
-        return {
+        prefix = {"prefix_tokens": backbone.prefix_tokens} if backbone.prefix_tokens else {}
+        return prefix | {
             "backbone": backbone.name,
             "stage": backbone.stage,
             "last_stride": backbone.last_stride,

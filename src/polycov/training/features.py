@@ -15,13 +15,18 @@ from polycov.training.config import NetworkOptions
 from polycov.training.extraction import Extraction, reduced_channels
 
 
-def build_backbone(options: NetworkOptions, size: int) -> Backbone:
-    """Makes a backbone; random weights (``weights="none"``) are the same in every process."""
+def build_backbone(options: NetworkOptions, size: int, *, keep_prefix: bool = False) -> Backbone:
+    """Makes a backbone, see `Backbone`; random weights (``weights="none"``) are the same in every process."""
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         torch.manual_seed(0)
         stage = None if options.stage == "last" else options.stage
         return Backbone(
-            options.backbone, weights=options.weights, stage=stage, last_stride=options.last_stride, size=size
+            options.backbone,
+            weights=options.weights,
+            stage=stage,
+            last_stride=options.last_stride,
+            size=size,
+            keep_prefix=keep_prefix,
         )
 
 
