@@ -170,7 +170,8 @@ class EfficientProbe(AttentionPool):
         queries: M; at most C.
         seed: determines the initial weights.
 
-    Reference: Psomas et al., "Attention, Please! Revisiting Attentive Probing Through the Lens of Efficiency", 2025.
+    Reference: Psomas et al., "Attention, Please! Revisiting Attentive Probing Through the Lens of Efficiency", ICLR
+    2026.
     """
 
     def __init__(self, channels: int, queries: int = 32, *, seed: int = 0) -> None:

@@ -91,7 +91,7 @@ def attentive_probe(heads: int = 8) -> str:
 
 def efficient_probe(queries: int = 32) -> str:
     """Attention with several learned queries. Psomas et al., "Attention, Please! Revisiting Attentive Probing Through
-    the Lens of Efficiency", 2025.
+    the Lens of Efficiency", arXiv 2025, ICLR 2026.
     """
     return f"efficient_probe({queries})"
 
