@@ -111,8 +111,8 @@ def _require_no_class_token(method: str) -> None:
     """Refuses a class token: the features that closed forms share have none."""
     if reads_class_token(method):
         raise PolycovError(
-            f"{method!r} reads a class token, which the local features of a closed form do not have: use polycov compare "
-            "--head train, or polycov train --probe."
+            f"{method!r} reads a class token, which the local features of a closed form do not have: use polycov "
+            "compare --head train, or polycov train --probe."
         )
 
 
