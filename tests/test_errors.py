@@ -15,8 +15,9 @@ def test_every_error_is_a_polycov_error_and_a_value_error() -> None:
 
 
 def test_known_names_are_sorted_and_the_closest_is_suggested() -> None:
-    assert known("trui", ["triu", "flatten"]) == "Known: flatten, triu. Did you mean 'triu'?"
+    assert known("trui", ["triu", "flatten"]) == "Did you mean 'triu'? Known: flatten, triu."
     assert known("xyz", iter(["triu", "flatten"])) == "Known: flatten, triu."
+    assert known("dimension", ["dim", "seed", "d"]) == "Did you mean 'dim'? Known: d, dim, seed."
 
 
 @pytest.mark.parametrize("value", [1, 2**31 - 1, np.int64(7)])

@@ -36,6 +36,15 @@ def test_progress_is_silent(progress: Progress, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_warning_is_a_message_or_where_nobody_listens_a_python_warning() -> None:
+    lines: list[str] = []
+    LogProgress(lines.append).warn("smaller")
+    assert lines == ["note: smaller"]
+    with pytest.warns(UserWarning, match="^smaller$"):
+        SILENT.warn("smaller")
+    Progress().warn("smaller")  # a process of a launcher that is to say nothing
+
+
 def test_errors_pass_through_a_task() -> None:
     for progress in (SILENT, LogProgress(lambda line: None, seconds=0)):
         with pytest.raises(KeyError), progress.task("working", 3):

@@ -27,15 +27,16 @@ class NonFiniteError(PolycovError, ArithmeticError):
 
 
 def known(name: str, names: Iterable[str]) -> str:
-    """Returns "Known: a, b, c. Did you mean 'b'?" for an error about an unknown ``name``.
+    """Returns "Did you mean 'b'? Known: a, b, c." for an error about an unknown ``name``.
 
     Example:
         >>> known("tensorsketch", ["triu", "tensor_sketch"])
-        "Known: tensor_sketch, triu. Did you mean 'tensor_sketch'?"
+        "Did you mean 'tensor_sketch'? Known: tensor_sketch, triu."
     """
     names = sorted(names)
     close = difflib.get_close_matches(name, names, n=1)
-    return f"Known: {', '.join(names)}." + (f" Did you mean {close[0]!r}?" if close else "")
+    close = close or [other for other in names if len(other) > 2 and name.startswith(other)]  # dimension → dim
+    return (f"Did you mean {close[0]!r}? " if close else "") + f"Known: {', '.join(names)}."
 
 
 def quoted(names: Sequence[str], count: int = 5) -> str:

@@ -7,6 +7,7 @@ for a log file, a notebook or a job without a terminal; the command line has a t
 
 import logging
 import time
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -60,12 +61,23 @@ class Progress:
     def message(self, text: str) -> None:
         """Receives a sentence for the user: what was read, decided, skipped or written."""
 
+    def warn(self, text: str) -> None:
+        """Receives what is not as the user asked for: a message, and with `SILENT`, the default, a Python warning."""
+        self.message(f"note: {text}")
+
     def task(self, description: str, total: int) -> Task:
         """Starts a task; use it in a ``with`` statement."""
         return Task(description, total)
 
 
-SILENT = Progress()
+class _Silent(Progress):
+    """Where the caller passed no progress: only a warning is heard."""
+
+    def warn(self, text: str) -> None:
+        warnings.warn(text, UserWarning, stacklevel=2)
+
+
+SILENT = _Silent()
 
 
 class TasksOnly(Progress):

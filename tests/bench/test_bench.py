@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from command_line import fails
 from polycov.bench import ideas, steps, tables
 from polycov.commands import bench as command
 from polycov.commands import main as cli
@@ -69,8 +70,7 @@ def test_ratios_of_the_papers_table() -> None:
 def test_mistakes_end_in_a_sentence(arguments: list[str], message: str, tmp_path: Path) -> None:
     if "cuda" in arguments and torch.cuda.is_available():
         pytest.skip("there is a GPU")
-    with pytest.raises(SystemExit, match=message):
-        cli.main(["bench", *SMALL, "--out", str(tmp_path), *arguments])
+    assert message in fails("bench", *SMALL, "--out", tmp_path, *arguments)
 
 
 def test_explanations_and_their_maps(

@@ -6,7 +6,7 @@ import torch
 
 from polycov.bench import explain, figures
 from polycov.bench.tables import Shape
-from polycov.explaining.faithfulness import FaithfulnessOptions
+from polycov.explaining.faithfulness_options import FaithfulnessOptions
 from polycov.explaining.faithfulness_result import CurveRecord, Faithfulness
 
 

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 import polycov
+from command_line import fails, stop
 from fake_images import write_classes
 from polycov.commands.main import COMMANDS, main
 from polycov.inference.predict import Classifier, Prediction
@@ -18,15 +19,9 @@ from polycov.training.run_folder import load_run
 TINY = ["--backbone", "test_resnet", "--weights", "none", "--size", "64", "--workers", "0"]
 
 
-def fails(*arguments: str | Path) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return str(stopped.value.code)
-
-
 @pytest.mark.parametrize("command", [[], *([name] for name in COMMANDS)])
 def test_every_command_has_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert fails(*command, "--help") == "0"
+    assert stop(*command, "--help") == (0, "")
     out = capsys.readouterr().out
     assert "usage: polycov" in out
     assert "STR STR" not in out
@@ -49,11 +44,8 @@ def test_help_and_version_import_neither_torch_nor_a_command() -> None:
 
 
 def test_an_unknown_command_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fails("tarin", "--help") == "2"
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "Unknown command 'tarin'" in captured.err
-    assert "Did you mean 'train'?" in captured.err
+    assert fails("tarin", "--help").startswith("polycov: Unknown command 'tarin'. Did you mean 'train'? Known: app, ")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.slow
@@ -123,9 +115,41 @@ def test_a_mistake_ends_in_one_sentence(
     assert "\n" not in sentence
 
 
-def test_an_unknown_option_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert fails("train", "--learning-rate", "1") == "2"
-    assert "--learning-rate" in capsys.readouterr().err
+def test_an_unknown_option_is_refused() -> None:
+    assert "--learning-rate" in fails("train", "--learning-rate", "1")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (polycov.PolycovError("No."), 2, "polycov: No."),
+        (polycov.NonFiniteError("NaN."), 1, "polycov: NaN."),
+        (polycov.MissingDependencyError("Install it."), 1, "polycov: Install it."),
+        (OSError(28, "No space left on device", "x"), 1, "polycov: [Errno 28] No space left on device: 'x'"),
+        (KeyboardInterrupt(), 130, "polycov: stopped."),
+        (KeyboardInterrupt("Resume with: polycov train --resume r"), 130, "polycov: stopped. Resume with: polycov t"),
+    ],
+)
+def test_exit_codes(error: BaseException, code: int, sentence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(arguments: list[str]) -> None:
+        raise error
+
+    monkeypatch.setattr("polycov.commands.list.run", run)
+    left, words = stop("list")
+    assert left == code
+    assert words.startswith(sentence)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_never_shows_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    stop(command, "--help")
+    assert "None" not in capsys.readouterr().out
+
+
+def test_the_data_are_optional_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("train", "compare"):
+        stop(command, "--help")
+        assert capsys.readouterr().out.startswith(f"usage: polycov {command} [-h] [OPTIONS] [DATA]")
 
 
 def test_the_command_line_takes_precedence_over_the_recipe(trees: Path, tmp_path: Path) -> None:
@@ -153,7 +177,7 @@ def test_a_backbone_of_the_user_is_registered_by_a_plugin(trees: Path, tmp_path:
     assert str(plugin) not in (tmp_path / "run" / "config.json").read_text()
     command = [sys.executable, "-m", "polycov", "evaluate", str(tmp_path / "run"), "--workers", "0"]
     done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Unknown backbone 'my_little_resnet'" in done.stderr
     assert "--plugin" in done.stderr
     subprocess.run([*command, "--plugin", str(plugin)], check=True, stdout=subprocess.DEVNULL)
@@ -176,9 +200,8 @@ def test_predict_names_what_it_cannot_read_and_continues(
 ) -> None:
     (tmp_path / "text.jpg").write_text("not an image")
     good = trees / "test" / "ash" / "006.jpg"
-    assert fails("predict", finished, tmp_path / "text.jpg", good) == (
-        "polycov: 1 of 2 images could not be classified."
-    )
+    sentence = "polycov: 1 of 2 images could not be classified."
+    assert stop("predict", finished, tmp_path / "text.jpg", good) == (1, sentence)
     out = capsys.readouterr().out
     assert "cannot classify" in out
     assert "006.jpg" in out
@@ -223,7 +246,7 @@ def test_an_interrupted_prediction_keeps_what_it_has_and_what_was_there(
         return Prediction(file, (), "NaN") if len(asked) == 2 else classify(self, file, top, mirror)
 
     monkeypatch.setattr(Classifier, "__call__", unlucky)
-    assert "stopped" in fails(*arguments)
+    assert stop(*arguments) == (130, "polycov: stopped.")
     assert (tmp_path / "p.csv").read_text() == complete
     partial = (tmp_path / "p.partial.csv").read_text().splitlines()
     assert [complete.splitlines()[i] for i in (0, 1, 3)] == partial

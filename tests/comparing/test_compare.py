@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from command_line import fails, stop
 from fake_images import make_image, write_classes, write_data
 from polycov.commands.main import main
 from polycov.comparing.compare import compare
@@ -73,12 +74,16 @@ def test_a_comparison_is_complete_and_can_be_extended(trees: Path, tmp_path: Pat
         assert record.versions
     assert len(both.points) == len(both.summary.rows) == 8
     assert both.recommendation is not None
-    assert str(both.recommendation).startswith("Use ")
+    assert "use " in str(both.recommendation)
     assert both.study.gallery is not None
     assert both.summary.to_pandas()["test_accuracy"].between(0, 1).all()
     shown = both._repr_html_()
     assert "<table>" in shown
-    assert "Use " in shown
+    assert "Too few images to be sure" in shown
+    assert both.next_command.startswith(
+        f"polycov train {trees} --probe --size 64 --backbone test_resnet --weights none"
+    )
+    assert both.next_command.endswith(" ".join(both.recommendation.train_flags()))
 
 
 def test_a_comparison_on_reduced_features_has_the_same_first_order_results(trees: Path, tmp_path: Path) -> None:
@@ -204,12 +209,6 @@ def test_the_processes_of_accelerate_launch_share_a_comparison(trees: Path, tmp_
     assert done.stdout.count("report.html") == 1  # one of them speaks
 
 
-def fails(*arguments: str | Path) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main([str(argument) for argument in arguments])
-    return str(stopped.value.code)
-
-
 def test_a_mistake_ends_in_one_sentence(trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert fails("compare", "nowhere").startswith("polycov: There is no folder 'nowhere'")
@@ -217,7 +216,7 @@ def test_a_mistake_ends_in_one_sentence(trees: Path, tmp_path: Path, monkeypatch
     assert "Expected at least two classes" in fails("compare", "one")
     write_classes(tmp_path / "text", ["a", "b"], 4)
     (tmp_path / "text" / "a" / "x.jpg").write_text("not an image")
-    assert "1 of 9 images are unreadable: a/x.jpg" in fails("compare", "text")
+    assert "1 of 9 images is unreadable: a/x.jpg" in fails("compare", "text")
     assert "Expected seeds to be at least 1" in fails("compare", trees, "--seeds", "0")
     assert "Expected channels to be at least 1" in fails("compare", trees, *flags(channels=-3))
     assert "from 8 to 16384" in fails("compare", trees, *flags(size=0))
@@ -240,8 +239,8 @@ def test_a_folder_holds_one_comparison_and_keeps_it_on_a_full_disk(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("polycov.comparing.comparison_folder.append_json_lines", full)
-    message = fails("compare", trees, *flags(), "--seeds", "2", "--out", tmp_path / "cmp")
-    assert message == "polycov: [Errno 28] No space left on device"
+    stopped = stop("compare", trees, *flags(), "--seeds", "2", "--out", tmp_path / "cmp")
+    assert stopped == (1, "polycov: [Errno 28] No space left on device")
     assert results(tmp_path / "cmp") == before
 
 
@@ -269,7 +268,9 @@ def test_stopping_the_first_process_stops_its_helpers(trees: Path, tmp_path: Pat
         time.sleep(0.01)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
-    assert errors.decode().strip() == "polycov: stopped. Run the same command again to resume."
+    where = tmp_path / "cmp"
+    sentence = f"polycov: stopped. Run the same command again to resume the comparison in {where}."
+    assert (process.returncode, errors.decode().strip()) == (130, sentence)
     done = len(results(tmp_path / "cmp"))
     time.sleep(1.0)
     assert 5 <= len(results(tmp_path / "cmp")) == done < 3200
@@ -294,11 +295,11 @@ def test_the_backbone_limits_the_channels_and_few_images_the_components(tmp_path
     }
     assert lines[:2] == [
         "data: trees, 3 classes, images: 6 train, 3 val, 6 test",
-        "note: 20% of training held out for validation, seed 0",
+        "note: 3 of 9 images held out for validation: about 20% of each class, seed 0",
     ]
     notes = "\n".join(lines)
     assert "note: fewer-channels at 2000, 3000: skipped, since on all 48 channels (1176 dimensions) it is" in notes
-    assert "note: ipccp-fit at 10, 2000, 3000: measured at 6 dimensions, as many as there are training im" in notes
+    assert "note: ipccp-fit at 10, 2000, 3000: measured at 6 dimensions, as many as the smallest training sp" in notes
     again, _ = compare_with_messages(data, tmp_path / "cmp", **{**options, "dims": (6, 10)})  # 6 is known already
     assert set(results(tmp_path / "cmp")) == expected | {("fewer-channels", 6, 0)}
     assert len(again.records) == 4
@@ -342,7 +343,7 @@ def test_small_folders_end_with_a_table(tmp_path: Path, name: str) -> None:
     samples = expected[0]
     assert ("ipccp-fit", min(samples, 16)) in {point.key for point in comparison.points}
     assert f"accuracy on {expected[2]} test images" in comparison.table().title
-    assert "So few validation images" in str(comparison.recommendation)
+    assert "Too few images to be sure" in str(comparison.recommendation)
     assert comparison.report().is_file()
 
 

@@ -6,7 +6,7 @@ import pytest
 from polycov.commands.parsing import parse
 from polycov.comparing.options import CompareOptions
 from polycov.errors import PolycovError
-from polycov.training.config import replace_options
+from polycov.training.config import Config, replace_options
 
 
 def test_the_command_of_a_comparison_is_what_was_asked_for() -> None:
@@ -17,6 +17,16 @@ def test_the_command_of_a_comparison_is_what_was_asked_for() -> None:
     parsed = parse(CompareOptions, "compare", words[2:], positional={"data": "DATA"}, lists=("methods", "dims"))
     assert parsed == options
     assert CompareOptions().command() == "polycov compare typefaces"
+
+
+def test_the_command_that_trains_has_the_options_of_the_comparison() -> None:
+    changes = {"head": "finetune", "lr": 0.1, "store_channels": 8, "size": 224, "methods": ("gem",), "seeds": 2}
+    options = replace_options(CompareOptions("my birds"), changes)
+    words = options.train_command()
+    assert words[:3] == ["polycov", "train", "my birds"]
+    parsed = parse(Config, "train", words[2:], positional={"data": "DATA"})
+    assert parsed == Config("my birds").replace(lr=0.1, store_channels=8, size=224)
+    assert CompareOptions(epochs=3).train_command() == ["polycov", "train", "typefaces", "--probe"]
 
 
 def test_a_recipe_gives_the_network_and_the_command_line_takes_precedence(tmp_path: Path) -> None:

@@ -159,7 +159,21 @@ def test_the_words_say_what_was_and_what_was_not_compared() -> None:
     assert unclear is not None
     assert unclear.chosen.method == "a"
     assert "on the 12 validation images" in str(unclear)
-    assert "So few validation images (12) cannot rule out a loss of" in str(unclear)
+    lead = "Too few images to be sure: the 12 validation images of all seeds cannot rule out a loss of"
+    assert str(unclear).startswith(lead)
+
+
+def test_the_options_of_train_for_what_is_recommended() -> None:
+    for method, dim, flags in (
+        ("average", None, ["--pool", "average"]),
+        ("average-last", None, ["--pool", "average", "--stage", "last"]),
+        ("ipccp-ts", 10, ["--pool", "ipccp-ts", "--dim", "10", "--channels"]),
+        ("fewer-channels", 10, ["--pool", "isqrt-cov", "--channels"]),
+    ):
+        found = recommend(records(method, dim, 10, 0.7), SPLITS)
+        assert found is not None
+        channels = [str(found.chosen.channels)] if "--channels" in flags else []
+        assert found.train_flags() == [*flags, *channels]
 
 
 def test_a_tie_on_few_images_is_said_to_be_one() -> None:
@@ -169,9 +183,9 @@ def test_a_tie_on_few_images_is_said_to_be_one() -> None:
     assert tie is not None
     assert (tie.best.method, tie.chosen.method) == ("average", "ipccp-fit")
     assert str(tie) == (
-        "Use ipccp-fit with 3 dimensions (12 bytes per image): 100.0% on the test images. Nothing is better on the 5 "
-        "validation images of all seeds, and nothing smaller was compared. So few validation images (5) cannot rule "
-        "out a loss of 60 points: use more seeds, or more images."
+        "Too few images to be sure: the 5 validation images of all seeds cannot rule out a loss of 60 points. Add "
+        "images or seeds. Until then, use ipccp-fit with 3 dimensions (12 bytes per image): 100.0% on the test images. "
+        "Nothing is better on the 5 validation images of all seeds, and nothing smaller was compared."
     )
     alone = recommend(rows[:1], {0: list(range(5))})
     assert alone is not None

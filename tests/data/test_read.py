@@ -57,9 +57,23 @@ def test_the_validation_seed_leaves_the_test_split_alone(tmp_path: Path) -> None
     data, other = read_data(tmp_path), read_data(tmp_path, val_seed=5)
     assert names(data, "test") == names(other, "test")
     assert names(data, "val") != names(other, "val")
-    assert data.notes[-1] == "20% of training held out for validation, seed 0"
-    assert other.notes[-1] == "20% of training held out for validation, seed 5"
+    assert data.notes[-1] == "2 of 14 images held out for validation: about 20% of each class, seed 0"
+    assert other.notes[-1] == "2 of 14 images held out for validation: about 20% of each class, seed 5"
     assert read_data(tmp_path, split_seed=4).fingerprint() != data.fingerprint()
+
+
+def test_notes_on_tiny_classes_say_what_was_held_out(tmp_path: Path) -> None:
+    write_classes(tmp_path, ["ash", "birch"], 3)
+    assert read_data(tmp_path, test_fraction=0.1).notes[:2] == [
+        "2 of 6 images held out for testing: about 10% of each class, at least one image, seed 0",
+        "2 of 4 images held out for validation: about 20% of each class, at least one image, seed 0",
+    ]
+
+
+def test_a_similar_folder_is_suggested(tmp_path: Path) -> None:
+    write_classes(tmp_path / "birds", ["ash", "birch"], 3)
+    with pytest.raises(PolycovError, match=r"There is no folder '.*bird'\. Did you mean '.*birds'\?$"):
+        read_data(tmp_path / "bird")
 
 
 def test_data_read_once_can_be_split_many_times(tmp_path: Path) -> None:
@@ -191,7 +205,7 @@ def test_what_was_read_is_reported(tmp_path: Path) -> None:
     report_data(data, LogProgress(lines.append))
     assert lines == [
         "data: trees, 3 classes, images: 24 train, 6 val, 12 test",
-        "note: 20% of training held out for validation, seed 0",
+        "note: 6 of 30 images held out for validation: about 20% of each class, seed 0",
     ]
 
 
@@ -204,8 +218,8 @@ def test_a_file_is_not_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("typeface", "There is no folder 'typeface'. Known: typefaces. Did you mean 'typefaces'"),
-        ("no/where", "There is no folder 'no/where'. Also known: typefaces, hfds/…, wds/…"),
+        ("typeface", "There is no folder 'typeface'. Did you mean 'typefaces'"),
+        ("no/where", "There is no folder 'no/where'. Expected a folder with a folder of images per class, hfds/NAME, "),
         ("tfds/cifar10", "tfds data has no random access. Write 'tfds/cifar10' to class folders first"),
     ],
 )

@@ -15,7 +15,8 @@ from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.explaining import faithfulness
 from polycov.explaining.boxes import Box
-from polycov.explaining.faithfulness import MAPS, FaithfulnessOptions, measure_faithfulness
+from polycov.explaining.faithfulness import measure_faithfulness
+from polycov.explaining.faithfulness_options import MAPS, FaithfulnessOptions
 from polycov.models.model import Model
 from polycov.training.run_folder import load_run
 from polycov.training.train import train

@@ -16,6 +16,7 @@ from polycov.errors import PolycovError
 from polycov.inference.embed import EmbedOptions, embed
 from polycov.inference.embedding_folder import EmbeddingFolder
 from polycov.models.backbones import Backbone
+from polycov.progress import LogProgress
 
 SPEC = "covariance | sqrt(5) | tensor_sketch(32)"
 SMALL: dict[str, Any] = {"size": 64, "stage": 2, "workers": 0}
@@ -91,11 +92,16 @@ def test_unreadable_images_stop_it_or_are_skipped_and_remembered(finished: Path,
         embed(options, workers=0)
     embeddings = embed(options, workers=0, broken="skip")
     (shard,) = embeddings
-    assert sorted(Path(name).name for name in shard.names) == ["0.png", "1.png", "2.png"]
+    assert [Path(name).name for name in shard.names] == ["0.png", "1.png", "2.png"]
     assert shard.features.dtype == np.float16
     assert [Path(name).name for name in embeddings.skipped] == ["text.png"]
-    assert "1 skipped" in str(embeddings)
-    assert embed(options, workers=0, broken="skip").skipped == embeddings.skipped  # the second time too
+    assert embeddings.images == 3
+    assert str(embeddings).startswith("3 images, ")
+    assert str(embeddings).endswith("text.png'")
+    lines: list[str] = []
+    again = embed(options, workers=0, broken="skip", progress=LogProgress(lines.append))
+    assert again == embeddings  # the second time too
+    assert lines == [f"already complete: {tmp_path / 'out'}"]
 
 
 def test_the_skipped_images_are_on_disk_before_the_shard(

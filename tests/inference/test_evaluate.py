@@ -48,10 +48,18 @@ def test_other_data_are_matched_by_class_names(finished: Path, tmp_path: Path) -
         evaluate(finished, data=str(tmp_path / "more"), workers=0)
 
 
+def test_an_exported_file_is_not_a_run(tmp_path: Path) -> None:
+    (tmp_path / "model.onnx").write_bytes(b"")
+    with pytest.raises(
+        PolycovError, match=r"Expected the folder of a run, got the file .*model\.onnx'.*polycov predict"
+    ):
+        evaluate(tmp_path / "model.onnx")
+
+
 def test_unreadable_images_stop_it_or_are_skipped(finished: Path, tmp_path: Path) -> None:
     write_classes(tmp_path / "two", ["birch", "cedar"], 4)
     (tmp_path / "two" / "birch" / "text.jpg").write_text("not an image")
-    with pytest.raises(PolycovError, match="1 of 9 images are unreadable"):
+    with pytest.raises(PolycovError, match="1 of 9 images is unreadable"):
         evaluate(finished, data=str(tmp_path / "two"), workers=0)
     lines: list[str] = []
     progress = LogProgress(lines.append)

@@ -44,7 +44,7 @@ def test_no_classes_give_the_pooled_feature() -> None:
 
 def test_mistakes_end_in_a_sentence() -> None:
     with pytest.raises(
-        polycov.PolycovError, match=r"Unknown reduction 'line'. Known: linear, relu. Did you mean 'linear'"
+        polycov.PolycovError, match=r"Unknown reduction 'line'. Did you mean 'linear'. Known: linear, relu"
     ):
         PoolingHead(6, "average", 2, 4, reduction="line")  # type: ignore[arg-type]
     with pytest.raises(polycov.PolycovError, match="channels of the reduction to be a positive integer, got -1"):

@@ -74,7 +74,7 @@ def test_a_registered_stage_works_in_a_spec() -> None:
 
 def test_an_unknown_name_lists_the_known_ones_of_that_kind() -> None:
     with pytest.raises(
-        SpecError, match=r"Unknown moment 'cov' in 'cov . x'\. Known: bilinear, covariance, dropcov, gaus"
+        SpecError, match=r"Unknown moment 'cov' in 'cov . x'\. .*Known: bilinear, covariance, dropcov, gaus"
     ):
         get_stage("cov", ("moment",), "cov | x")
 

@@ -31,8 +31,8 @@ def test_defaults_are_written_out_and_equal_specs_compare_equal() -> None:
         ("covarience | sqrt(5) | triu", "Unknown moment or first-order 'covarience'.*Did you mean 'covariance'"),
         (
             "covariance | sqrt(5) | tensorsketch(64)",
-            "Unknown vector 'tensorsketch' in 'covariance . sqrt.5. . tensorsketch.64.'. Known: count_sketch, "
-            "flatten, random_maclaurin, tensor_sketch, triu. Did you mean 'tensor_sketch'",
+            "Unknown vector 'tensorsketch' in 'covariance . sqrt.5. . tensorsketch.64.'. Did you mean "
+            "'tensor_sketch'. Known: count_sketch, flatten, random_maclaurin, tensor_sketch, triu.",
         ),
         ("covariance | triu | sqrt(5)", "Expected a function, got the vector 'triu'"),
         ("average | triu", "Expected a post, got the vector 'triu'"),

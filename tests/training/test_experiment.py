@@ -47,6 +47,12 @@ def test_a_projection_is_reduced_to_the_training_images(
     assert (pooling.pool, pooling.dim) == reduced
 
 
+def test_a_smaller_projection_is_a_warning_where_nobody_listens(trees: Path, tmp_path: Path) -> None:
+    chosen = config(trees, pool="ipccp-fit", dim=512, probe=True, channels=48)
+    with pytest.warns(UserWarning, match="^the feature has 24 dimensions, not 512: as many as there are training im"):
+        train(chosen, tmp_path / "run", cache=tmp_path / "cache")
+
+
 def test_a_projection_that_is_fitted_already_is_not_reduced(tmp_path: Path) -> None:
     many, few = write_data(tmp_path / "many", train=12), write_data(tmp_path / "few", train=3)
     options: dict[str, Any] = {"pool": "ipccp-fit", "dim": 20, "epochs": 1, "freeze": True}

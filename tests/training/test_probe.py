@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize_scalar
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge as SklearnRidge
 from torch import nn
@@ -14,6 +15,7 @@ from polycov.models.model import Model
 from polycov.training.probe import (
     STRENGTHS,
     _RidgePath,
+    calibrate,
     fit_pool,
     fit_probe,
     fit_reduction,
@@ -64,6 +66,33 @@ def test_logits_are_scaled_to_be_probabilities() -> None:
     probability = (t @ ridge.weight + ridge.bias).softmax(1).max(1)
     gap = float(probability.values.mean() - (probability.indices == u).float().mean())
     assert abs(gap) < 0.05  # as sure as right
+
+
+def test_the_scale_minimises_the_softened_cross_entropy() -> None:
+    outputs = torch.randn(30, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = (2 * outputs + torch.randn(30, 4, generator=torch.Generator().manual_seed(1))).argmax(1)
+
+    def loss(scale: float) -> float:
+        return float(nn.functional.cross_entropy(scale * outputs, labels, label_smoothing=1 / 31))
+
+    best = minimize_scalar(loss, bounds=(1e-3, 100), method="bounded", options={"xatol": 1e-8})
+    assert calibrate(outputs, labels) == pytest.approx(best.x, rel=1e-5)
+
+
+def test_the_scale_of_samples_from_the_probabilities_is_found() -> None:
+    outputs = torch.randn(20000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    labels = torch.multinomial((2.5 * outputs).softmax(1), 1, generator=torch.Generator().manual_seed(1))[:, 0]
+    assert calibrate(outputs, labels) == pytest.approx(2.5, rel=0.03)
+
+
+def test_a_few_images_that_are_all_correct_do_not_make_certain() -> None:
+    y = torch.arange(60) % 4
+    x = 10.0 * nn.functional.one_hot(y, 8)
+    ridge = fit_ridge(x[:40], y[:40], x[40:], y[40:], 4)
+    probabilities = (x @ ridge.weight + ridge.bias).softmax(1)
+    assert ridge.val_accuracy == 1
+    assert float(probabilities.amin()) > 1e-3
+    assert 0.9 < float(probabilities.amax()) < 0.99  # 20 validation images: one mistake in 21, or fewer
 
 
 def test_a_probe_needs_validation() -> None:

@@ -12,7 +12,8 @@ from polycov.bench.tables import Row, Shape
 from polycov.data.broken import exclude_broken, find_broken
 from polycov.data.images import ImageData
 from polycov.explaining.evidence import collect_evidence
-from polycov.explaining.faithfulness import FaithfulnessOptions, measure_faithfulness
+from polycov.explaining.faithfulness import measure_faithfulness
+from polycov.explaining.faithfulness_options import FaithfulnessOptions
 from polycov.explaining.faithfulness_result import KINDS, SCORES, Faithfulness
 from polycov.explaining.intervals import Interval
 from polycov.inference.evaluate import evaluation_data

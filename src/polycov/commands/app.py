@@ -55,6 +55,7 @@ def run(arguments: list[str]) -> None:
 
 
 def _serve(options: App, terminal: Terminal) -> None:
+    terminal.write(f"loading {', '.join(options.runs)} …")
     app = make_app(options.runs, device=options.device, neighbours=options.neighbours, progress=terminal.progress)
     url = serve(
         app,

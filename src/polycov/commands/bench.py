@@ -7,7 +7,6 @@ from typing import Literal
 import torch
 
 from polycov.bench import tables
-from polycov.bench.explain import FORWARD, METHODS, explain_times, run_faithfulness
 from polycov.bench.figures import faithfulness_figure, growth_figure
 from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import slug
@@ -15,7 +14,7 @@ from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, Row, Shape
 from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
-from polycov.explaining.faithfulness import FaithfulnessOptions
+from polycov.explaining.faithfulness_options import FaithfulnessOptions
 from polycov.explaining.hiding import Hide
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware
@@ -195,6 +194,8 @@ def _ideas(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
 
 
 def _explain(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    from polycov.bench.explain import FORWARD, METHODS, explain_times  # needs the extra train
+
     with terminal.progress.task("explanations", 2 * len(METHODS) * (options.rounds + 1)) as task:
         rows = list(explain_times(shape, options.rounds, task.advance))
     cells = []
@@ -206,6 +207,8 @@ def _explain(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
 
 
 def _faithfulness(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    from polycov.bench.explain import run_faithfulness  # needs the extra train
+
     if not options.run:
         raise PolycovError("The benchmark 'faithfulness' needs a finished run: add --run RUN.")
     chosen = FaithfulnessOptions(options.images, options.maps, options.share, options.hide)

@@ -28,7 +28,7 @@ def run(arguments: list[str]) -> None:
     recipe = value_of(arguments, "--recipe")
     default = Compare().with_recipe(Path(recipe)) if recipe is not None else Compare()
     options = parse(
-        Compare, "compare", arguments, positional={"data": "DATA"}, lists=("methods", "dims"), default=default
+        Compare, "compare", arguments, positional={"data": "[DATA]"}, lists=("methods", "dims"), default=default
     )
     terminal = Terminal()
     if options.dry_run:
@@ -40,6 +40,8 @@ def run(arguments: list[str]) -> None:
     if not terminal.console.quiet:
         show(comparison, terminal)  # before anything is written, in case the disk is full
         terminal.write(f"page: {comparison.report()}")
+        if comparison.next_command:
+            terminal.write(f"next: {comparison.next_command}")
 
 
 def show(comparison: Comparison, terminal: Terminal) -> None:

@@ -39,9 +39,8 @@ def run(arguments: list[str]) -> None:
             )
     terminal = Terminal()
     model = Model.from_pretrained(options.model)
-    with terminal.console.status("exporting"):
-        if options.space is not None:
-            result = write_space(model, options.space, license=options.license)
-        else:
-            result = export(model, options.out, license=options.license)
+    if options.space is not None:
+        result = write_space(model, options.space, license=options.license)
+    else:
+        result = export(model, options.out, license=options.license, progress=terminal.progress)
     terminal.write(f"written: {result}")

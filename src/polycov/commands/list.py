@@ -24,7 +24,7 @@ class List:
 
 def run(arguments: list[str]) -> None:
     """Shows a list."""
-    options = parse(List, "list", arguments, positional={"what": "{methods,backbones}", "pattern": "PATTERN"})
+    options = parse(List, "list", arguments, positional={"what": "[methods|backbones]", "pattern": "[PATTERN]"})
     (_show_methods if options.what == "methods" else _show_backbones)(options, Terminal())
 
 

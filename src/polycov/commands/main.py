@@ -6,8 +6,9 @@ import os
 import sys
 from importlib.metadata import version
 from importlib.util import find_spec
+from typing import NoReturn
 
-from polycov.errors import PolycovError, known
+from polycov.errors import MissingDependencyError, NonFiniteError, PolycovError, known
 from polycov.system.text import printable
 
 COMMANDS = {
@@ -24,8 +25,8 @@ COMMANDS = {
     "bench": "measure time and memory of the methods",
 }
 WITHOUT_MODELS = ("list", "bench")  # these need the extra cli alone
-SAME_COMMAND = " Run the same command again to resume."
-RESUME = {"train": " Resume with: polycov train --resume RUN", "compare": SAME_COMMAND, "embed": SAME_COMMAND}
+# Exit codes: 0 done, FAILED otherwise, except for a mistake in what was asked for and an interruption.
+FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -39,8 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"polycov {version('polycov')}")
         sys.exit(0)
     if name not in COMMANDS:
-        print(f"polycov: Unknown command {name!r}. {known(name, COMMANDS)}", file=sys.stderr)
-        sys.exit(2)
+        _stop(f"Unknown command {name!r}. {known(name, COMMANDS)}", MISTAKE)
     missing = [package for package in ("tyro", "rich", "matplotlib") if find_spec(package) is None]
     if missing:
         sys.exit(_install_hint(name, ", ".join(missing)))
@@ -70,16 +70,23 @@ def _run(name: str, arguments: list[str]) -> None:
         _keep_freed_memory()
         module.run(arguments)
         _leave_process_group()
+    except (MissingDependencyError, NonFiniteError) as error:
+        _stop(error)
     except PolycovError as error:
-        sys.exit(printable(f"polycov: {error}"))
+        _stop(error, MISTAKE)
     except ModuleNotFoundError as error:  # an installation with other extras
         sys.exit(_install_hint(name, error.name or error))
     except BrokenPipeError:  # stdout was closed, for example by head
         sys.stderr.close()
     except OSError as error:  # no space left, no permission: the system's own words
-        sys.exit(printable(f"polycov: {error}"))
-    except KeyboardInterrupt:
-        sys.exit(f"polycov: stopped.{RESUME.get(name, '')}")
+        _stop(error)
+    except KeyboardInterrupt as interruption:  # its text says how to resume
+        _stop(f"stopped. {interruption}".rstrip(), INTERRUPTED)
+
+
+def _stop(sentence: object, code: int = FAILED) -> NoReturn:
+    print(printable(f"polycov: {sentence}"), file=sys.stderr)
+    sys.exit(code)
 
 
 def _leave_process_group() -> None:

@@ -7,7 +7,7 @@ import itertools
 import re
 import textwrap
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args
 
 import tyro
 
@@ -36,7 +36,7 @@ def parse(
         default: values to start from.
     """
     command_line = _for_command_line(kind, positional, flags or {})
-    initial = command_line(**vars_of(default)) if default is not None else None
+    initial = _converted(default, command_line) if default is not None else None
     parsed = tyro.cli(
         command_line,
         prog=f"polycov {name}",
@@ -45,7 +45,7 @@ def parse(
         default=initial,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.OmitSubcommandPrefixes),
     )
-    return kind(**vars_of(parsed))
+    return _converted(parsed, kind)
 
 
 def value_of(arguments: Sequence[str], flag: str) -> str | None:
@@ -68,26 +68,63 @@ def vars_of(options: Any) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
 
 
+def _converted(options: Any, kind: Any) -> Any:
+    """The options as another dataclass with the same fields, nested ones included."""
+    values = vars_of(options)
+    for option in dataclasses.fields(kind):
+        if dataclasses.is_dataclass(option.type):
+            values[option.name] = _converted(values[option.name], option.type)
+    return kind(**values)
+
+
 def _for_command_line(kind: Any, positional: dict[str, str], flags: dict[str, str]) -> Any:
     """The dataclass with what tyro needs to know about its fields: library code does not import tyro."""
     help_texts = field_docs(kind)
     fields = []
     for option in dataclasses.fields(kind):
+        value = dataclasses.field(default=option.default, default_factory=option.default_factory)
         annotated: Any = option.type
-        if not dataclasses.is_dataclass(option.type):
-            settings: dict[str, Any] = {"help": help_texts.get(option.name)}
-            if option.name in positional:
-                settings["metavar"] = positional[option.name]
+        if dataclasses.is_dataclass(annotated):
+            annotated = _for_command_line(annotated, {}, flags)
+            value = dataclasses.field(default_factory=annotated)
+        else:
+            settings = _settings(option, positional.get(option.name)) | {"help": help_texts.get(option.name)}
             if option.name in flags:
                 settings["name"] = flags[option.name]
-            if option.name == "out":
-                settings["aliases"] = ["-o"]
             annotated = Annotated[annotated, tyro.conf.arg(**settings)]
         if option.name in positional:
             annotated = Annotated[annotated, tyro.conf.Positional]
-        value = dataclasses.field(default=option.default, default_factory=option.default_factory)
         fields.append((option.name, annotated, value))
-    return dataclasses.make_dataclass(kind.__name__, fields)
+    return dataclasses.make_dataclass(kind.__name__, fields, namespace={"__doc__": inspect.getdoc(kind)})
+
+
+def _settings(option: "dataclasses.Field[Any]", metavar: str | None) -> dict[str, Any]:
+    """How the help shows an option. An option that may be None is shown as if it could not: its text says what it is
+    by default. Positional ones that must be given although they may be empty are marked as required.
+    """
+    settings: dict[str, Any] = {}
+    if option.name == "out":
+        settings["aliases"] = ["-o"]
+    if option.default is None:
+        settings |= {"help_behavior_hint": "", "metavar": _metavar(option.type)}
+    if metavar is not None:
+        settings["metavar"] = metavar
+        if option.default == ():
+            settings["help_behavior_hint"] = "(required)"
+    return settings
+
+
+def _metavar(kind: Any) -> str:
+    """What stands for the value of an optional type, in the words of tyro.
+
+    Example:
+        >>> from typing import Literal
+        >>> _metavar(int | None), _metavar(Literal["stop", "skip"] | None), _metavar(bool | None)
+        ('INT', '{stop,skip}', '{True,False}')
+    """
+    (inner,) = (choice for choice in get_args(kind) if choice is not type(None))
+    choices = ("True", "False") if inner is bool else get_args(inner)
+    return f"{{{','.join(map(str, choices))}}}" if choices else str(inner.__name__).upper()
 
 
 def field_docs(kind: Any) -> dict[str, str]:

@@ -31,7 +31,7 @@ class Train(Config):
 def run(arguments: list[str]) -> None:
     """Trains."""
     default = Train(**vars_of(_base_config(arguments)))
-    options = parse(Train, "train", arguments, positional={"data": "DATA"}, lists=("milestones",), default=default)
+    options = parse(Train, "train", arguments, positional={"data": "[DATA]"}, lists=("milestones",), default=default)
     config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
     folder, resume = options.resume or options.out, options.resume is not None
     train(config, folder, resume=resume, cache=options.cache, progress=Terminal().progress)

@@ -50,13 +50,17 @@ def compare(
         chosen = chosen.with_recipe(Path(options["recipe"]))
     chosen = replace_options(chosen, options)
     with outside_process_group() as rank:
-        progress = progress if rank == 0 else SILENT
+        progress = progress if rank == 0 else Progress()
         prepared = prepare(chosen, progress)
         job = ComparisonJob(prepared, progress)
         job.plan()
         stop = StopRequest()
-        with stop.listening(), helpers(chosen, prepared.folder.path, progress):
-            job.execute(stop)
+        try:
+            with stop.listening(), helpers(chosen, prepared.folder.path, progress):
+                job.execute(stop)
+        except KeyboardInterrupt as error:
+            where = prepared.folder.path
+            raise KeyboardInterrupt(f"Run the same command again to resume the comparison in {where}.") from error
         comparison = load_comparison(prepared.folder.path)
         return job.with_gallery(comparison) if rank == 0 else comparison
 

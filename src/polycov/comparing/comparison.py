@@ -59,6 +59,11 @@ class Comparison:
         """Returns the recommendation, and what storing features in fewer bytes costs, in words."""
         return [text for text in (str(self.recommendation or ""), storage_in_words(self.points)) if text]
 
+    @property
+    def next_command(self) -> str:
+        """The command that trains a classifier with the recommended feature; empty if there is none."""
+        return self.study.next_command
+
     def report(self, path: str | Path | None = None) -> Path:
         """Writes the page, figures and tables, by default into the folder of the comparison; returns the page."""
         return report([self], path)

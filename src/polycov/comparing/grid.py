@@ -199,5 +199,6 @@ def _reason(cell: Cell | None, limits: Limits) -> str:
     if cell is None:
         return f"skipped, since on all {limits.channels} channels ({limits.triangle} dimensions) it is isqrt-cov"
     size = fitted_dim(*cell)
-    limit = "there are training images" if size == limits.samples else "the features before the projection have"
-    return f"measured at {size} dimensions, as many as {limit}"
+    if size == limits.samples:
+        return f"measured at {size} dimensions, as many as the smallest training split over the seeds has images"
+    return f"measured at {size} dimensions, as many as the features before the projection have"

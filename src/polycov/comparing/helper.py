@@ -8,7 +8,7 @@ from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import prepare
 from polycov.comparing.schedule import StopRequest
 from polycov.errors import PolycovError
-from polycov.progress import SILENT
+from polycov.progress import Progress
 from polycov.system.structure import structure
 
 
@@ -18,7 +18,7 @@ def main() -> None:
     stop = StopRequest()
     try:
         with stop.listening():
-            job = ComparisonJob(prepare(options, SILENT))
+            job = ComparisonJob(prepare(options, Progress()))
             job.plan()
             job.execute(stop, parent=int(sys.argv[2]))
     except KeyboardInterrupt:

@@ -4,7 +4,7 @@ import dataclasses
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from polycov.comparing.grid import DIMS, METHODS
 from polycov.errors import PolycovError
@@ -23,6 +23,7 @@ from polycov.training.config import (
 
 OVERRIDES = ("epochs", "lr", "backbone_lr")  # of a recipe
 Head = Literal["probe", "train", "finetune"]
+HEAD_FLAGS: dict[Head, list[str]] = {"probe": ["--probe"], "train": ["--freeze"], "finetune": []}  # of polycov train
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class CompareOptions(Structured):
     """
 
     data: str = "typefaces"
-    """Images, as for train; default: the built-in typefaces."""
+    """Images, as for train: a folder with a folder per class, for example."""
     methods: tuple[str, ...] = METHODS
     """Methods or specs; fewer-channels is the full triangle on fewer channels, average-last the average of the last
     layer of the network."""
@@ -116,8 +117,21 @@ class CompareOptions(Structured):
 
     def command(self) -> str:
         """Returns the command line that runs this comparison."""
-        words = ["polycov", "compare", self.data]
-        for group in (self, self.images, self.split, self.network, self.runtime):
+        return shlex.join(["polycov", "compare", self.data, *self._flags(own=True)])
+
+    def train_command(self) -> list[str]:
+        """Returns the words of a command line that trains in the same way, but for the pool."""
+        words = ["polycov", "train", self.data, *HEAD_FLAGS[self.head]]
+        for name in ("store_channels", *(() if self.head == "probe" else ("recipe", *OVERRIDES))):
+            if getattr(self, name) is not None:
+                words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
+        return [*words, *self._flags(own=False)]
+
+    def _flags(self, own: bool) -> list[str]:
+        """The options that are not the default, as on a command line, with those that only a comparison has or not."""
+        words: list[str] = []
+        groups: list[Any] = [self.images, self.split, self.network, self.runtime]
+        for group in [self, *groups] if own else groups:
             for option in dataclasses.fields(group):
                 value = getattr(group, option.name)
                 if option.name in ("data", "out", "cache") or isinstance(value, Structured) or value == option.default:
@@ -127,4 +141,4 @@ class CompareOptions(Structured):
                     words.append(f"--{flag}" if value else f"--no-{flag}")
                 else:
                     words += [f"--{flag}", *map(str, value if isinstance(value, tuple) else (value,))]
-        return shlex.join(words)
+        return words

@@ -170,4 +170,5 @@ def _facts(options: CompareOptions, data: ImageData) -> dict[str, Any]:
         "notes": data.notes,
         "counts": {split: len(samples) for split, samples in data.splits.items()},
         "command": options.command(),
+        "train": options.train_command(),
     }

@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from polycov.comparing.grid import AVERAGE_LAST, Setting
 from polycov.comparing.records import Record
 from polycov.comparing.statistics import Difference, Point, by_point, method_title, paired_val
+from polycov.pooling.methods import is_first_order
 
 WIDE = 0.05  # an interval that reaches further says little
 
@@ -32,8 +34,14 @@ class Recommendation:
     def __str__(self) -> str:
         """In words, with the test accuracies, which played no part in the choice."""
         chosen, best = self.chosen, self.best
-        text = (
-            f"Use {method_title(chosen.method)} with {chosen.dimensions} dimensions "
+        text = "Use"
+        if self.possible_loss > WIDE and self.compared > 1:
+            text = (
+                f"Too few images to be sure: the {self.images} validation images of all seeds cannot rule out a loss "
+                f"of {100 * self.possible_loss:.0f} points. Add images or seeds. Until then, use"
+            )
+        text += (
+            f" {method_title(chosen.method)} with {chosen.dimensions} dimensions "
             f"({size_in_words(chosen.bytes)} per image): {chosen.test:.1%} on the test images. "
         )
         if chosen.val == best.val:
@@ -41,9 +49,6 @@ class Recommendation:
             text += f"Nothing is better on the {self.images} validation images of all seeds, and {below}."
         else:
             text += self._trade()
-        if self.possible_loss > WIDE and self.compared > 1:
-            loss = f"a loss of {100 * self.possible_loss:.0f} points"
-            text += f" So few validation images ({self.images}) cannot rule out {loss}: use more seeds, or more images."
         return text
 
     def _trade(self) -> str:
@@ -54,6 +59,14 @@ class Recommendation:
             f"validation images of all seeds the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), is not "
             f"measurable, and it is {best.bytes / chosen.bytes:.1f} times the size."
         )
+
+    def train_flags(self) -> list[str]:
+        """Returns the options of `polycov train` for this feature."""
+        method, dim = Setting(*self.chosen.key, seed=0).pool
+        words = ["--pool", method, *([] if dim is None else ["--dim", str(dim)])]
+        if self.chosen.method == AVERAGE_LAST:
+            return [*words, "--stage", "last"]
+        return words if is_first_order(method, dim=dim) else [*words, "--channels", str(self.chosen.channels)]
 
     @property
     def possible_loss(self) -> float:

@@ -1,5 +1,6 @@
 """The results of one comparison, ready to be shown: computed once from its folder."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ class Study:
         recommendation: if there is one.
         gallery: images; see `polycov.comparing.report.gallery`.
         facts: pairs of name and value, for the page.
+        next_command: trains a classifier with the recommended feature; empty if there is none.
     """
 
     name: str
@@ -42,6 +44,7 @@ class Study:
     recommendation: Recommendation | None
     gallery: dict[str, Any] | None
     facts: list[tuple[str, str]]
+    next_command: str = ""
 
 
 def read_study(path: Path) -> Study:
@@ -59,6 +62,8 @@ def read_study(path: Path) -> Study:
         if any(record.measurement.test_images != count for record in records):
             raise PolycovError(f"The records of {str(path)!r} have different numbers of test images.")
         all_points = points(records)
+        recommendation = recommend(records, all_points, folder.val_images())
+        train = [*config["train"], *recommendation.train_flags()] if recommendation and "train" in config else []
         return Study(
             name=config["data"],
             classes=len(config["classes"]),
@@ -67,9 +72,10 @@ def read_study(path: Path) -> Study:
             records=records,
             points=all_points,
             differences=against_uncompressed(records, count),
-            recommendation=recommend(records, all_points, folder.val_images()),
+            recommendation=recommendation,
             gallery=folder.gallery(),
             facts=_facts(config, folder.features(), records),
+            next_command=shlex.join(train),
         )
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, PolycovError):

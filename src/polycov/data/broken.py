@@ -13,6 +13,7 @@ from polycov.system.files import read_json, write_json
 
 Broken = Literal["stop", "skip"]
 FORMAT_VERSION = 3
+SKIP = '--broken skip (in Python: broken="skip")'
 CHUNK = 64  # images per unit of work
 
 
@@ -86,8 +87,9 @@ def exclude_broken(
     names = sorted(unreadable)
     shown = "; ".join(f"{name} ({unreadable[name].removeprefix('it is ')})" for name in names[:10])
     count = sum(len(samples) for samples in data.splits.values())
-    message = f"{len(names)} of {count} images are unreadable: {shown}{'; …' if len(names) > 10 else ''}"
+    are, them = ("is", "it") if len(names) == 1 else ("are", "them")
+    message = f"{len(names)} of {count} images {are} unreadable: {shown}{'; …' if len(names) > 10 else ''}"
     if broken == "stop":
-        raise PolycovError(f"{message}. Remove them, or skip them with --broken skip.")
+        raise PolycovError(f"{message}. Remove {them}, or skip {them} with {SKIP}.")
     progress.message(f"skipped: {message}")
     return data.without(set(names))

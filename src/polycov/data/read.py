@@ -1,5 +1,6 @@
 """From the one argument that names the data to images in splits."""
 
+import difflib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +21,7 @@ from polycov.data.images import (
 from polycov.data.layouts import read_aircraft, read_cars, read_cub
 from polycov.data.tars import read_tars
 from polycov.data.typefaces import read_typefaces
-from polycov.errors import PolycovError, known, quoted
+from polycov.errors import PolycovError, quoted
 from polycov.progress import Progress
 
 BUILT_IN: dict[str, Callable[[], ImageData]] = {"typefaces": read_typefaces}
@@ -98,7 +99,7 @@ def split_data(
         notes.append("the val split is used for testing")
     if "test" not in splits:
         splits["train"], splits["test"] = _hold_out_test(source_name, splits["train"], test_fraction, split_seed)
-        notes.append(f"{test_fraction:.0%} of each class held out for testing, seed {split_seed}")
+        notes.append(_held_out("testing", splits["train"], splits["test"], test_fraction, split_seed))
     if "val" in splits and not val_fraction:
         splits["train"] = join([splits["train"], splits.pop("val")])
         notes.append("the val split is used for training too")
@@ -106,7 +107,7 @@ def split_data(
         seed = split_seed if val_seed is None else val_seed
         splits["train"], splits["val"] = hold_out(splits["train"], val_fraction, seed)
         if len(splits["val"]):
-            notes.append(f"{val_fraction:.0%} of training held out for validation, seed {seed}")
+            notes.append(_held_out("validation", splits["train"], splits["val"], val_fraction, seed))
         elif val_fraction:
             notes.append("no class has a second training image to hold out for validation")
     data = require_trainable(replace(image_data, splits={split: splits[split] for split in SPLITS}, notes=notes))
@@ -128,6 +129,14 @@ def _hold_out_test(source_name: str, samples: Samples, fraction: float, seed: in
             "images, at least 3 per class: one each to train, validate and test."
         )
     return train, test
+
+
+def _held_out(purpose: str, kept: Samples, held_out: Samples, fraction: float, seed: int) -> str:
+    """A note on what was held out: of a small class it may be far more than the fraction."""
+    sizes = Counter([*kept.labels, *held_out.labels]).values()
+    least = ", at least one image" if any(round(fraction * size) == 0 for size in sizes) else ""
+    images = f"{len(held_out)} of {len(kept) + len(held_out)} images"
+    return f"{images} held out for {purpose}: about {fraction:.0%} of each class{least}, seed {seed}"
 
 
 def _remarks(data: ImageData) -> list[str]:
@@ -154,6 +163,17 @@ def report_data(data: ImageData, progress: Progress) -> None:
         progress.message(f"note: {note}")
 
 
+def _advice(missing: Path) -> str:
+    """What to do about a folder that does not exist: a similar name, or what is expected."""
+    folder = missing.parent
+    siblings = [str(path) for path in folder.iterdir() if path.is_dir()] if folder.is_dir() else []
+    close = difflib.get_close_matches(str(missing), [*siblings, *BUILT_IN], n=1)
+    if close:
+        return f"Did you mean {close[0]!r}?"
+    built_in = " or ".join(BUILT_IN)
+    return f"Expected a folder with a folder of images per class, hfds/NAME, wds/FOLDER, or {built_in} (built in)."
+
+
 def _check_options(val_fraction: float, test_fraction: float, split_seed: int, val_seed: int | None) -> None:
     for name, seed in (("split_seed", split_seed), ("val_seed", val_seed or 0)):
         if not 0 <= seed < 2**63:
@@ -175,8 +195,7 @@ def read_splits(data: str | Path) -> ImageData:
         raise PolycovError(f"{prefix[:-1]} data has no random access. Write {data!r} to class folders first.")
     root = Path(data[len(prefix) :] if prefix else data).expanduser()
     if not root.exists():
-        hint = known(data, BUILT_IN) if "/" not in data else "Also known: " + ", ".join([*BUILT_IN, "hfds/…", "wds/…"])
-        raise PolycovError(f"There is no folder {str(root)!r}. {hint}")
+        raise PolycovError(f"There is no folder {str(root)!r}. {_advice(root)}")
     for read in [read_tars] if prefix else LAYOUTS:
         image_data = read(root)
         if image_data is not None:

@@ -10,9 +10,10 @@ from polycov.errors import PolycovError
 
 
 def iterate_images(paths: Iterable[Path]) -> Iterator[str]:
-    """Yields image files one by one, in disk order, without a list of them in memory.
+    """Yields image files one by one, without a list of all of them in memory.
 
-    Files given by name are always yielded. In folders, hidden files and folders are skipped. Linked folders
+    The images of each folder come sorted by name, those of its folders after its own. Files given by name are always
+    yielded, in the order given. In folders, hidden files and folders are skipped. Linked folders
     are followed, each once and after all others, unless they lie above the link.
 
     Raises:
@@ -54,13 +55,14 @@ def _walk(root: str, extensions: tuple[str, ...]) -> Iterator[str]:
         if real in seen:
             continue
         seen.add(real)
-        names = []
+        names, images = [], []
         with os.scandir(folder) as entries:
             for entry in entries:
                 if _is_folder(entry):
                     names.append(entry.name)
                 elif _is_image(entry, extensions):
-                    yield entry.path
+                    images.append(entry.name)
+        yield from (os.path.join(folder, name) for name in sorted(images))
         for name in sorted(names):
             path = os.path.join(folder, name)
             target = os.path.realpath(path)

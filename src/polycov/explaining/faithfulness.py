@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -11,64 +11,19 @@ import torch
 from torch import Tensor
 
 from polycov.data.images import Samples
-from polycov.errors import PolycovError, known
+from polycov.errors import PolycovError
 from polycov.explaining.boxes import Box, box_cover, find_boxes, share_inside
 from polycov.explaining.curves import Curves, measure_curves, rank_cells, step_counts
 from polycov.explaining.evidence import Evidence, collect_evidence
+from polycov.explaining.faithfulness_options import CAMS, FaithfulnessOptions
 from polycov.explaining.faithfulness_result import CurveRecord, Faithfulness
 from polycov.explaining.grad_cam import find_block, grad_cam, hires_cam
-from polycov.explaining.hiding import Hide, grid_of, hide_cells, replacement
+from polycov.explaining.hiding import grid_of, hide_cells, replacement
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.system.files import append_json_lines, read_json_lines
-
-CAMS = ("grad-cam", "grad-cam-reduced", "grad-cam-block", "hires-cam")
-MAPS = ("exact", "exact-runner-up", *CAMS, "random", "untrained")
-
-
-@dataclass(frozen=True)
-class FaithfulnessOptions:
-    """How to measure whether maps mean something."""
-
-    images: int = 200
-    """Number of images, chosen by the seed; all if there are fewer."""
-    maps: tuple[str, ...] = ("exact", "grad-cam", "grad-cam-block", "hires-cam", "random", "untrained")
-    """exact: contributions to the predicted class. exact-runner-up: to its lead over the runner-up. grad-cam: on the
-    features before the reduction. grad-cam-reduced: on those after it. grad-cam-block: on the last block before them
-    where Grad-CAM is not empty. hires-cam: gradient times feature. random: random orders. untrained: contributions to
-    a classifier with random weights on the same features, another for each image."""
-    step: float = 0.125
-    """Share of the area that is hidden per step."""
-    hide: Hide = "blur"
-    """What hidden regions show: the image blurred, or its mean colour."""
-    orders: int = 2
-    """Number of random orders per image."""
-    seed: int = 0
-    """Of the choice of images and of everything random."""
-    batch_size: int = 4
-    """Images per batch; on a CPU small batches are faster."""
-
-    def check(self) -> "FaithfulnessOptions":
-        """Returns the options.
-
-        Raises:
-            PolycovError: if one is out of range.
-        """
-        for name in ("images", "orders", "batch_size"):
-            if getattr(self, name) < 1:
-                raise PolycovError(f"Expected {name} to be at least 1, got {getattr(self, name)}.")
-        for name in self.maps:
-            if name not in MAPS:
-                raise PolycovError(f"Unknown map {name!r}. {known(name, MAPS)}")
-        step_counts(1, self.step)
-        replacement(torch.zeros(3, 1, 1), self.hide)
-        return self
-
-    def keyed_maps(self) -> list[tuple[str, int]]:
-        """Returns the maps to measure, each with its seeds, from 0."""
-        return [(name, seed) for name in self.maps for seed in range(self.orders if name == "random" else 1)]
 
 
 def measure_faithfulness(

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,13 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polycov.data.broken import Broken
+from polycov.data.broken import SKIP, Broken
 from polycov.data.images import Files, Samples
 from polycov.data.loading import load_batches
 from polycov.data.quantize import FeatureDtype, quantize
 from polycov.data.transforms import Preprocessing
 from polycov.data.walk import iterate_images
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, quoted
 from polycov.inference.embedding_folder import Array, EmbeddingFolder, Shard, ShardFormat
 from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import PoolingHead
@@ -74,7 +75,7 @@ class Embeddings:
 
     Attributes:
         folder: folder with the shards.
-        images: how many were given, skipped ones included.
+        images: how many have a feature.
         dimensions: number of dimensions of a feature.
         shards: how many there are.
         skipped: images that could not be read, with the reasons.
@@ -87,16 +88,21 @@ class Embeddings:
     skipped: dict[str, str]
 
     def __str__(self) -> str:
-        skipped = f", {len(self.skipped)} skipped" if self.skipped else ""
+        images = "1 image" if self.images == 1 else f"{self.images} images"
         shards = f"{self.shards} shard{'s' if self.shards > 1 else ''}"
-        return f"{self.images} images{skipped}, {self.dimensions} dimensions, {shards} in {self.folder}"
+        skipped = f"; {len(self.skipped)} skipped: {quoted(list(self.skipped))}" if self.skipped else ""
+        return f"{images}, {self.dimensions} dimensions, {shards} in {self.folder}{skipped}"
 
     def __iter__(self) -> Iterator[Shard]:
         """Yields the shards, one at a time in memory."""
         return EmbeddingFolder(self.folder).shards()
 
     def load(self) -> tuple[list[str], Array]:
-        """Returns all names, and all features in float32, (images, D)."""
+        """Returns all names, and all features in float32, (images, D).
+
+        Paths are in the order they were given, the images of each folder sorted by name, those of its folders after
+        its own.
+        """
         shards = list(self)
         return [name for s in shards for name in s.names], np.concatenate([s.values() for s in shards])
 
@@ -189,8 +195,10 @@ def embed(
     folder.prepare(_identity(chosen, kind, embedder), iterate_images(chosen.paths))
     total = int(folder.manifest["images"])
     shards = -(-total // chosen.shard_size)
+    if all(folder.has_shard(i, kind) for i in range(shards)):
+        progress.message(f"already complete: {folder.path}")
     job = _Job(folder, chosen, kind, embedder, device)
-    with progress.task("embedding", total) as task:
+    with _resumable(folder.path), progress.task("embedding", total) as task:
         while True:
             done = sum(folder.has_shard(i, kind) for i in range(shards))
             task.update(min(done * chosen.shard_size, total))
@@ -198,7 +206,17 @@ def embed(
                 break
             if not job.write_missing_shards(task):
                 time.sleep(0.5)  # other processes work on what is missing
-    return Embeddings(folder.path, total, embedder.pool.out_features, shards, folder.skipped())
+    skipped = folder.skipped()
+    return Embeddings(folder.path, total - len(skipped), embedder.pool.out_features, shards, skipped)
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Says how to resume after an interruption."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise KeyboardInterrupt(f"Run the same command again to resume the embedding in {folder}.") from error
 
 
 def _check(options: EmbedOptions) -> ShardFormat:
@@ -269,7 +287,7 @@ class _Job:
 
         def skip(index: int, reason: str) -> None:
             if self.options.broken == "stop":
-                raise PolycovError(f"{reason} Skip such images with --broken skip.")
+                raise PolycovError(f"{reason} Skip such images with {SKIP}.")
             skipped[names[index]] = reason
 
         kept: list[str] = []

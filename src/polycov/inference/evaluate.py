@@ -104,9 +104,10 @@ class Evaluation:
 
     def __str__(self) -> str:
         low, high = self.interval
+        top5 = f", top five {self.top5:.2%}" if len(self.confusion_matrix.rows) > 5 else ""
         return (
             f"accuracy {self.accuracy:.2%} (95 %: {low:.1%} to {high:.1%}) on {self.images} images of {self.data}; "
-            f"mean over classes {self.mean_class_accuracy:.2%}, top five {self.top5:.2%}"
+            f"mean over classes {self.mean_class_accuracy:.2%}{top5}"
         )
 
     def hardest_classes(self, rows: int = 12) -> Table:
@@ -158,7 +159,7 @@ def evaluate(run: str | Path | EvaluateOptions, *, progress: Progress = SILENT, 
         load_plugin(runtime.plugin)
     loaded = load_run(chosen.run)
     accelerator = make_accelerator(runtime)
-    progress = progress if accelerator.is_main_process else SILENT
+    progress = progress if accelerator.is_main_process else Progress()
 
     def exclude(data: ImageData) -> ImageData:
         with accelerator.main_process_first():

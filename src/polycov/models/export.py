@@ -17,6 +17,7 @@ from polycov.models.model_folder import PICKLES, ModelFolder
 from polycov.models.modes import evaluation_mode
 from polycov.models.onnx import INSTALL, METADATA_KEY, OnnxFile
 from polycov.pooling.pool import Pool
+from polycov.progress import SILENT, Progress
 from polycov.system.files import write_file
 
 _OTHER_FILES = (*PICKLES, ".safetensors", ".json", ".tflite", ".mlmodel")
@@ -43,19 +44,23 @@ class ExportResult:
         return f"{size}, logits within {self.distance:.1e} of the model's (relative, on random images)"
 
 
-def export(model: Model | str | Path, out: str | Path, *, license: str | None = None) -> ExportResult:
+def export(
+    model: Model | str | Path, out: str | Path, *, license: str | None = None, progress: Progress = SILENT
+) -> ExportResult:
     """Writes a model for other programs, and compares a file with the model.
 
     Args:
         model: a model; or the folder of a finished run or saved model, or a name on the hub.
         out: FILE.onnx, FILE.pt2 (torch.export), or a folder (config.json, model.safetensors and a model card).
         license: for a folder: the licence that its card states; by default that of the backbone's weights.
+        progress: receives what is being done.
 
     Raises:
         PolycovError: if there is no such model, it cannot be exported, or the file does not agree with it.
     """
     model, out = model if isinstance(model, Model) else Model.from_pretrained(model), Path(out)
     if out.suffix in _WRITERS:
+        progress.message(f"tracing the model, and comparing {out} with it (up to a minute) …")
         distance = _WRITERS[out.suffix](model, out)
         return ExportResult(out, out.stat().st_size, distance)
     if out.is_file() or out.suffix in _OTHER_FILES:

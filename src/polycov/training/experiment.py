@@ -59,7 +59,7 @@ def fit_to_data(config: Config, images: int, progress: Progress) -> Config:
     if config.training.init is not None or (pool, dim) == (pooling.pool, pooling.dim):  # a finished run is fitted
         return config
     asked = fitted_dim(pooling.pool, pooling.dim)
-    progress.message(f"note: the feature has {images} dimensions, not {asked}: as many as there are training images")
+    progress.warn(f"the feature has {images} dimensions, not {asked}: as many as there are training images")
     return config.replace(pool=pool, dim=dim)
 
 

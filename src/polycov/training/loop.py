@@ -100,8 +100,10 @@ class Trainer:
         if writer is not None:
             writer.close()
         self.accelerator.wait_for_everyone()  # until the main process has written the best weights
-        if self.state["best"] is not None and options.keep == "best":
+        best = self.state["best"]
+        if best is not None and options.keep == "best":
             self.folder.load_best(self.model)
+            self.progress.message(f"kept: epoch {best['epoch']}, the best on validation ({best['val_accuracy']:.1%})")
         self.model.pool.check_finite = True
 
     def _cuda_devices(self) -> list[int]:
@@ -199,9 +201,9 @@ class Trainer:
             "images_per_second": count / max(self.state["seconds"], 1e-9),
         }
         best = self.state["best"]
-        improved = val is not None and (best is None or val.accuracy > best["val_accuracy"])
+        improved = val is not None and (best is None or _rank(row) > _rank(best))
         if improved:
-            self.state["best"] = {"epoch": epoch, "val_accuracy": row["val_accuracy"]}
+            self.state["best"] = {name: row[name] for name in ("epoch", "val_accuracy", "val_loss")}
         self.state |= {"epoch": epoch, "step": 0, "sums": [0.0, 0.0, 0.0], "seconds": 0.0}
         if self.accelerator.is_main_process:
             self.folder.append_metrics(row)
@@ -226,3 +228,8 @@ class Trainer:
         """Returns the predictions of the model as it is for a split."""
         size, mirror = min(self.options.batch_size, 64), self.options.mirror
         return predict_split(self.raw_network, self.source, split, self.accelerator, batch_size=size, mirror=mirror)
+
+
+def _rank(row: dict[str, Any]) -> tuple[float, float]:
+    """What epochs are compared by: accuracy on validation, and between equals the loss."""
+    return row["val_accuracy"], -row.get("val_loss", math.inf)

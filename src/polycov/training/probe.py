@@ -3,6 +3,7 @@
 scikit-learn's RidgeCV is not used: it would factorise again for every strength, and chooses on the training images.
 """
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from polycov.pooling.post.pca import StreamingPCA
 from polycov.pooling.tokens import maps_to_tokens
 
 STRENGTHS = tuple(10.0 ** (i / 2) for i in range(-10, 4))  # of the ridge, over the mean squared length of a feature
-SCALES = tuple(2.0 ** (i / 2) for i in range(-4, 17))  # of the logits
+SCALES = (1e-2, 1e4)  # of the logits, at least and at most
 
 
 def channel_components(batches: Iterable[Tensor], channels: int | None = None) -> tuple[Tensor, Tensor]:
@@ -112,7 +113,7 @@ def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tens
     """Fits a ridge classifier: least squares to the indicators of the classes.
 
     The strength is chosen by accuracy on validation, then by squared error; the classifier is then fitted again on
-    training and validation together. The scale of the logits minimises the cross-entropy on validation.
+    training and validation together. Its outputs become logits by the scale of `calibrate`, chosen on validation.
 
     Args:
         train: features, (n, D).
@@ -135,11 +136,39 @@ def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tens
         if best is None or value > best[0]:
             best = (value, strength, outputs)
     _, strength, outputs = best  # type: ignore[misc]
-    losses = [float(nn.functional.cross_entropy(outputs * scale, val_labels)) for scale in SCALES]
-    scale = SCALES[min(range(len(SCALES)), key=losses.__getitem__)]
+    scale = calibrate(outputs, val_labels)
     everything = _RidgePath(torch.cat([train, val]), torch.cat([train_labels, val_labels]), classes)
     weight, bias = everything.solve(strength)
     return Ridge((weight * scale).float(), (bias * scale).float(), strength, outputs.argmax(1) == val_labels)
+
+
+def calibrate(outputs: Tensor, labels: Tensor) -> float:
+    """Returns the scale s, an inverse temperature, for which softmax(s · outputs) are the best probabilities.
+
+    It minimises the cross-entropy to the labels, each softened by 1 / (m + 1) of a uniform distribution, as if one
+    more image had been seen whose class nobody knows: m images that are all classified correctly would otherwise call
+    for an infinite scale. The loss is convex in s, so its derivative, the mean over images of Σ (p − t) · outputs, has
+    one root, found by bisection.
+
+    Args:
+        outputs: of a classifier for images it was not fitted to, (m, classes).
+        labels: (m,).
+
+    Example:
+        >>> outputs = torch.eye(2, dtype=torch.float64).repeat(49, 1)  # 98 images, all of them correct
+        >>> scale = calibrate(outputs, outputs.argmax(1))
+        >>> round(float((scale * outputs).softmax(1).amax()), 4)  # so one mistake in 198 is to be expected
+        0.9949
+    """
+    outputs = outputs.double()
+    softness = 1 / (len(outputs) + 1)
+    targets = (1 - softness) * _indicators(labels, outputs.shape[1]) + softness / outputs.shape[1]
+    low, high = map(math.log, SCALES)
+    for _ in range(40):
+        middle = (low + high) / 2
+        error = (math.exp(middle) * outputs).softmax(1) - targets
+        low, high = (middle, high) if float((error * outputs).sum()) < 0 else (low, middle)
+    return math.exp((low + high) / 2)
 
 
 class _RidgePath:

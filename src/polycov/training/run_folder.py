@@ -225,6 +225,11 @@ class RunFolder:
         Raises:
             PolycovError: if the folder is not a run, the run is not finished, or its weights do not fit.
         """
+        if self.path.is_file():
+            raise PolycovError(
+                f"Expected the folder of a run, got the file {str(self.path)!r}. An exported file has no images of its "
+                "own: evaluate the run it was exported from, or classify images with polycov predict."
+            )
         if not self.path.is_dir():
             raise PolycovError(f"There is no run {str(self.path)!r}.")
         model = Model.from_pretrained(self.path)

@@ -82,7 +82,7 @@ def train(
     if config.runtime.plugin is not None:
         load_plugin(config.runtime.plugin)
     accelerator = make_accelerator(config.runtime, config.training.precision)
-    progress = progress if accelerator.is_main_process else SILENT
+    progress = progress if accelerator.is_main_process else Progress()
     given = None if out is None else _require_folder(RunFolder(out), resume)
     if given is not None and resume and given.finished:
         result = _result(given)
@@ -97,9 +97,11 @@ def train(
     try:
         with folder.lock() if accelerator.is_main_process else nullcontext():
             _run(config, folder, resume, images, cache_path, accelerator, progress)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             folder.path.rmdir()  # if nothing was written: a mistake in the options leaves no empty folder
+        if isinstance(error, KeyboardInterrupt) and folder.has_config:
+            raise KeyboardInterrupt(f"Resume with: polycov train --resume {folder.path}") from error
         raise
     return _result(folder)
 

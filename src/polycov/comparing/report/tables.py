@@ -43,9 +43,9 @@ def full_table(study: Study) -> Table:
 
 
 def summary_table(study: Study) -> Table:
-    """Returns the main numbers as texts, a row per method and size."""
+    """Returns the main numbers as texts, a row per method and size; without columns that would be empty."""
     columns = ("method", "dimensions", "test %", "validation %", "minus isqrt-cov", "ms per image", "kernel error %")
-    rows = [
+    rows: list[tuple[Cell, ...]] = [
         (
             method_title(point.method),
             point.dimensions,
@@ -57,8 +57,9 @@ def summary_table(study: Study) -> Table:
         )
         for point in study.points
     ]
+    filled = [i for i in range(len(columns)) if any(row[i] != "" for row in rows)]
     title = f"{study.name}: accuracy on {study.counts['test']} test images, mean ± standard error over seeds"
-    return Table(columns, rows, title)
+    return Table([columns[i] for i in filled], [[row[i] for i in filled] for row in rows], title)
 
 
 def percent(value: float, error: float = math.nan) -> str:
