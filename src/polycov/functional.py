@@ -4,7 +4,9 @@ from polycov.pooling.attention import attention_weights, simpool
 from polycov.pooling.first_order import average, gem, maximum
 from polycov.pooling.functions import matrix_log, matrix_power, matrix_sqrt
 from polycov.pooling.functions.brownian import channel_distances, double_centre
+from polycov.pooling.functions.composition import compose
 from polycov.pooling.functions.lyapunov import lyapunov
+from polycov.pooling.functions.minimax import minimax_factor, minimax_factors
 from polycov.pooling.functions.newton_schulz import newton_schulz
 from polycov.pooling.functions.polynomial import chebyshev, chebyshev_fit, chebyshev_value, polynomial
 from polycov.pooling.functions.series import pade_sqrt, taylor_sqrt
@@ -30,6 +32,7 @@ __all__ = [
     "chebyshev",
     "chebyshev_fit",
     "chebyshev_value",
+    "compose",
     "count_sketch",
     "covariance",
     "double_centre",
@@ -44,6 +47,8 @@ __all__ = [
     "matrix_power",
     "matrix_sqrt",
     "maximum",
+    "minimax_factor",
+    "minimax_factors",
     "newton_schulz",
     "pade_sqrt",
     "polynomial",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from polycov.pooling.registry import register
+from polycov.pooling.symmetric import gram
 from polycov.pooling.tokens import count_tokens, counts, hide, is_soft, power_of_two, weigh
 from polycov.pooling.transforms import SampleFunction, call
 
@@ -145,7 +146,7 @@ class _SecondMoment(SampleFunction):
 
     @staticmethod
     def forward(rows: Tensor) -> Tensor:
-        return rows.mT @ rows
+        return gram(rows)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:

@@ -7,6 +7,7 @@ from torch import Tensor
 import polycov.pooling.functions.brownian
 import polycov.pooling.functions.series
 import polycov.pooling.functions.sparse_inverse
+import polycov.pooling.functions.sqrt_minimax
 import polycov.pooling.functions.tangent  # noqa: F401  (importing them registers the stages)
 from polycov.errors import PolycovError, finite_number, known, positive_int
 from polycov.pooling.functions.base import MatrixFunction, apply_function

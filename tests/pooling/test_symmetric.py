@@ -1,0 +1,55 @@
+"""Products of symmetric matrices in blocks, against products of whole matrices."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from polycov.pooling import symmetric
+from polycov.pooling.symmetric import anticommutator, combine, cut, gram, join, product
+
+SIZES = (1, 5, 8, 11, 16)
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(symmetric, "BLOCK", 4)
+
+
+def random(size: int, seed: int = 0) -> Tensor:
+    x = torch.randn(3, size, size, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    return x + x.mT
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_blocks_are_cut_and_joined_without_change(size: int) -> None:
+    x = random(size)
+    assert cut(x).count == max(round(size / 4), 1)
+    assert torch.equal(join(cut(x)), x)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_only_the_symmetric_part_is_kept_if_asked(size: int) -> None:
+    x = torch.arange(float(2 * size**2)).reshape(2, size, size)
+    torch.testing.assert_close(join(cut(x, symmetrize=True)), (x + x.mT) / 2)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_symmetric_products_are_those_of_whole_matrices(size: int) -> None:
+    a, b = random(size), random(size, 1)
+    torch.testing.assert_close(join(product(cut(a), cut(a @ a))), a @ a @ a)
+    torch.testing.assert_close(join(product(cut(a), cut(a @ a), cut(b.clone()))), b + a @ a @ a)
+    torch.testing.assert_close(join(anticommutator(cut(a), cut(b))), a @ b + b @ a)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_combinations_are_linear(size: int) -> None:
+    a, b = random(size), random(size, 1)
+    torch.testing.assert_close(join(combine(3.0, (2.0, cut(a)), (-1.0, cut(b)))), 3 * torch.eye(size) + 2 * a - b)
+    torch.testing.assert_close(join(combine(0.0, (2.0, cut(a)))), 2 * a)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_gram_matrix_is_that_of_all_rows(size: int) -> None:
+    rows = torch.randn(2, 7, size, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(gram(rows), torch.einsum("bni,bnj->bij", rows, rows))
+    torch.testing.assert_close(gram(rows.mT), torch.einsum("bin,bjn->bij", rows, rows))
