@@ -18,6 +18,20 @@ PLAIN = "isqrt-cov, plain"
 PAPER = "ipccp-ts, paper"
 MODES = ("eval", "train")
 Row = dict[str, Any]
+EXACT = "sqrt(exact)"
+ROOTS = (
+    "sqrt(5)",
+    "sqrt(3)",
+    "sqrt(7)",
+    "sqrt(12)",
+    EXACT,
+    "sqrt_minimax(5)",
+    "sqrt_minimax(9)",
+    "sqrt_minimax(9, norm=trace)",
+    "sqrt_minimax(9, norm=square)",
+    "sqrt_minimax(5, 5, low=0.1)",
+    "sqrt_minimax(3, 9, 9, low=0.03)",
+)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from polycov.bench import tables
 from polycov.bench.figures import faithfulness_figure, growth_figure
 from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import slug
-from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROUTE_GRID, Row, Shape
+from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROOTS, ROUTE_GRID, Row, Shape
 from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
@@ -20,7 +20,7 @@ from polycov.system.devices import choose_device
 from polycov.system.environment import hardware
 from polycov.system.tables import Cell, Table
 
-What = Literal["methods", "dims", "growth", "routes", "step", "ideas", "explain", "faithfulness"]
+What = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain", "faithfulness"]
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,9 @@ class Bench:
     what: tuple[What, ...] = ("methods",)
     """methods: times and memory. dims: does time depend on the dimension? growth: one size varied at a time, with
     figures. routes: is the cheapest route chosen? step: whole steps with real backbones, beside the paper's Table 3
-    (needs timm). ideas: alternatives that were tried. explain: explanations beside a forward pass. faithfulness: what
-    hiding the regions of maps does to the score (needs --run)."""
+    (needs timm). ideas: alternatives that were tried. roots: matrix functions beside the exact root, on real features
+    (needs timm). explain: explanations beside a forward pass. faithfulness: what hiding the regions of maps does to the
+    score (needs --run)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -56,6 +57,12 @@ class Bench:
     """CPU threads; default: all cores."""
     rounds: int = 15
     """Number of timings of each method."""
+    functions: tuple[str, ...] = ROOTS
+    """With roots: functions as they appear in a spec; times are relative to the first."""
+    data: str = "typefaces"
+    """With roots: images, as for train."""
+    seeds: int = 3
+    """With roots: number of seeds of the accuracy."""
     run: tuple[Path, ...] = ()
     """With faithfulness: folders of finished runs."""
     images: int = FaithfulnessOptions.images
@@ -72,7 +79,7 @@ class Bench:
 
 def run(arguments: list[str]) -> None:
     """Runs the benchmarks."""
-    options = parse(Bench, "bench", arguments, positional={}, lists=("what", "methods", "run", "maps"))
+    options = parse(Bench, "bench", arguments, positional={}, lists=("what", "methods", "functions", "run", "maps"))
     if options.threads:
         torch.set_num_threads(options.threads)
     device = str(choose_device(options.device))
@@ -193,6 +200,35 @@ def _ideas(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     return rows
 
 
+def _roots(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    from polycov.bench.roots import local_features, roots  # needs the extra train
+
+    local = local_features(options.data, terminal.progress)
+    with terminal.progress.task("roots", 2 * (options.rounds + 1) + options.seeds * len(options.functions)) as task:
+        rows = list(roots(options.functions, shape, local, options.rounds, options.seeds, task.advance))
+    cells = []
+    for row in rows:
+        errors = (f"{100 * row['distance']:.1f} %", f"{100 * row['gradient_error']:.0f} %")
+        times = (
+            f"{row['eval_ms']:.1f}",
+            f"{row['eval_ratio']:.2f}",
+            f"{row['train_ms']:.1f}",
+            f"{row['train_ratio']:.2f}",
+        )
+        accuracies = (_accuracy(row, split) for split in ("val", "test"))
+        products = "eigenvalues" if row["products"] is None else row["products"]
+        cells.append((row["function"], products, *times, *errors, *accuracies))
+    ratio = f"× {options.functions[0]}"
+    columns = ("function", "products", "eval ms", ratio, "train ms", ratio, "distance", "gradient", "val %", "test %")
+    terminal.table(Table(columns, cells, f"{options.data}, {options.seeds} seeds"))
+    return rows
+
+
+def _accuracy(row: Row, split: str) -> str:
+    mean, error = row[f"{split}_accuracy"], row[f"{split}_error"]
+    return "–" if mean is None else f"{mean:.1f}" if error is None else f"{mean:.1f} ± {error:.1f}"
+
+
 def _explain(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     from polycov.bench.explain import FORWARD, METHODS, explain_times  # needs the extra train
 
@@ -233,6 +269,7 @@ RUNS = {
     "routes": _routes,
     "step": _step,
     "ideas": _ideas,
+    "roots": _roots,
     "explain": _explain,
     "faithfulness": _faithfulness,
 }

@@ -28,6 +28,8 @@ def check_finite(x: Tensor, what: str, dtype: torch.dtype) -> None:
     Raises:
         NonFiniteError: if it has.
     """
+    if x.sum().isfinite():  # a single number, several times faster; it may overflow although all entries are finite
+        return
     finite = torch.isfinite(x)
     if not bool(finite.all()):
         samples = (~finite.all(-1)).nonzero().flatten().tolist()

@@ -117,7 +117,7 @@ def combine(constant: float, *terms: tuple[float, Symmetric]) -> Symmetric:
             block = x.at(i, j)
             if constant and i == j:
                 eye = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-                block = torch.add(constant * eye, block, alpha=first)
+                block = torch.add(eye.mul_(constant), block, alpha=first)
             else:
                 block = first * block
             for coefficient, y in rest:

@@ -17,9 +17,9 @@ LOWEST = 0.001
 @register(
     "function",
     "sqrt_minimax",
-    "sqrt_minimax(9, low=0.2)",
-    "sqrt_minimax(5, 5, low=0.2, norm=square)",
-    "sqrt_minimax(3, 5, norm=trace)",
+    "sqrt_minimax(9)",
+    "sqrt_minimax(5, 5, norm=square)",
+    "sqrt_minimax(3, 5, low=0.1, norm=trace)",
 )
 class MinimaxSqrt(MatrixFunction):
     """√C by a composition of the best odd polynomials of the given degrees, 3, 5 or 9 each.
@@ -46,14 +46,14 @@ class MinimaxSqrt(MatrixFunction):
         error: the largest relative error on eigenvalues of at least low² · norm.
 
     Example:
-        >>> root = MinimaxSqrt(3, 9, 9, low=0.02)
+        >>> root = MinimaxSqrt(3, 9, 9, low=0.03)
         >>> root.products, round(root.error, 3)
-        (10, 0.014)
+        (10, 0.003)
     """
 
     degree = 0.5
 
-    def __init__(self, *degrees: int, low: float = 0.1, norm: str = "frobenius") -> None:
+    def __init__(self, *degrees: int, low: float = 0.2, norm: str = "frobenius") -> None:
         super().__init__()
         steps = factor_degrees("sqrt_minimax", degrees)
         if norm not in NORMS:
