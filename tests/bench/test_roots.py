@@ -10,7 +10,7 @@ from polycov.bench import roots
 from polycov.bench.tables import EXACT, Shape
 from polycov.commands import bench as command
 from polycov.commands.terminal import Terminal
-from polycov.comparing.measure import Measurement
+from polycov.comparing.records import Measurement
 
 
 class Fake:

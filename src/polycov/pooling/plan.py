@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple, Protocol, get_args
 import torch
 
 from polycov.errors import PolycovError, known
+from polycov.pooling.symmetric import count_blocks
 
 Route = Literal["auto", "covariance", "gram", "paper"]
 Algorithm = Literal["products", "eigenvalues"]
@@ -19,6 +20,7 @@ HALF = (torch.float16, torch.bfloat16)
 RECTANGULAR = 1.6  # a product with the rows on the N × N side, beside a square product of as many multiply-adds
 FORWARD_AND_BACKWARD = 3.2  # a matrix product with its share of the backward pass, beside the product alone
 MARGIN = 0.95  # an eigendecomposition must be this much cheaper than products
+ONE_THREAD = 0.8  # an eigendecomposition on one thread beside several, which it cannot use as well as products can
 
 
 class Priced(Protocol):
@@ -77,7 +79,7 @@ def make_plan(
 
     Example:
         >>> from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
-        >>> make_plan(NewtonSchulzSqrt(5), 784, 256, dtype=torch.float16, gradient=True)
+        >>> make_plan(NewtonSchulzSqrt(5), 784, 512, dtype=torch.float16, gradient=True)
         Plan(route='covariance', algorithm='eigenvalues', dtype=torch.float32)
     """
     chosen = cheapest_route(function, locations, channels) if route == "auto" else route
@@ -156,8 +158,10 @@ def choose_algorithm(function: Priced, size: int, device: str, gradient: bool) -
     if function.slope_steps is None or device != "cpu" or torch.compiler.is_compiling():
         return "products"
     size = max(size, 1)
-    products = price(function, size, "products", gradient)
-    return "eigenvalues" if price(function, size, "eigenvalues", gradient) < MARGIN * products else "products"
+    blocks = count_blocks(size, device)
+    products = price(function, size, "products", gradient) * (blocks + 1) / (2 * blocks)  # of symmetric matrices
+    eigenvalues = price(function, size, "eigenvalues", gradient) * (ONE_THREAD if torch.get_num_threads() == 1 else 1.0)
+    return "eigenvalues" if eigenvalues < MARGIN * products else "products"
 
 
 def at_least_float32(dtype: torch.dtype) -> torch.dtype:
