@@ -171,14 +171,14 @@ def test_values_are_not_readable_inside_a_compiler(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_plan_knows_inside_transforms_whether_a_gradient_follows() -> None:
-    pool = SecondOrderPool(256, "covariance | sqrt(5) | triu")
+    pool = SecondOrderPool(512, "covariance | sqrt(5) | triu")
     seen: list[tuple[bool, str]] = []
 
     def look(x: Tensor) -> Tensor:
         seen.append((needs_gradient(x), pool.plan(x).algorithm))
         return x.sum()
 
-    x = torch.zeros(2, 1, 300, 256)
+    x = torch.zeros(2, 1, 600, 512)
     without, with_gradient = (False, "products"), (True, "eigenvalues")
     vmap(look)(x)
     jvp(look, (x[0],), (x[0],))

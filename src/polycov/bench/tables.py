@@ -25,6 +25,8 @@ ROOTS = (
     "sqrt(7)",
     "sqrt(12)",
     EXACT,
+    "sqrt_taylor(11)",
+    "sqrt_pade(5)",
     "sqrt_minimax(5)",
     "sqrt_minimax(9)",
     "sqrt_minimax(9, norm=trace)",

@@ -8,6 +8,7 @@ from torch import Tensor
 
 import polycov
 from polycov.errors import PolycovError
+from polycov.pooling.functions import sqrt
 from polycov.pooling.functions.base import apply_function
 from polycov.pooling.functions.sqrt_minimax import NORMS, MinimaxSqrt
 from samples import features, spd
@@ -59,6 +60,17 @@ def test_the_bounds_are_ordered() -> None:
     assert largest <= square <= matrix.norm() <= matrix.diagonal(dim1=1, dim2=2).sum()
 
 
+def test_the_lyapunov_gradient_is_that_of_the_exact_root() -> None:
+    matrix = spd(2, 5, 40).requires_grad_()
+    close = MinimaxSqrt(3, 9, 9, 9, low=0.01, gradient="lyapunov")
+    weight = features(2, 5, 5)
+    gradients = [
+        torch.autograd.grad((apply_function(function, matrix) * weight).sum(), matrix)[0]
+        for function in (close, sqrt("exact"))
+    ]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-5, atol=1e-6)
+
+
 def test_two_pools_with_the_same_spec_are_equal_on_both_sides() -> None:
     x = features(2, 30, 8)
     pools = [
@@ -75,6 +87,7 @@ def test_two_pools_with_the_same_spec_are_equal_on_both_sides() -> None:
         ("sqrt_minimax(7)", "Expected degrees 3, 5 or 9"),
         ("sqrt_minimax(5, low=0)", "Expected low of sqrt_minimax to be a number between 0.001 and 1"),
         ("sqrt_minimax(5, norm=spectral)", "Unknown norm 'spectral'"),
+        ("sqrt_minimax(5, gradient=exact)", "Unknown gradient 'exact'"),
     ],
 )
 def test_wrong_arguments_are_errors(spec: str, message: str) -> None:

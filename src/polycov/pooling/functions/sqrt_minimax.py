@@ -6,11 +6,13 @@ from torch import Tensor
 from polycov.errors import PolycovError, finite_number, known
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.functions.composition import compose, count_products
+from polycov.pooling.functions.lyapunov import with_lyapunov_gradient
 from polycov.pooling.functions.minimax import factor_degrees, minimax_factors
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
 NORMS = ("trace", "frobenius", "square")
+GRADIENTS = ("own", "lyapunov")
 LOWEST = 0.001
 
 
@@ -20,6 +22,7 @@ LOWEST = 0.001
     "sqrt_minimax(9)",
     "sqrt_minimax(5, 5, norm=square)",
     "sqrt_minimax(3, 5, low=0.1, norm=trace)",
+    "sqrt_minimax(9, gradient=lyapunov)",
 )
 class MinimaxSqrt(MatrixFunction):
     """√C by a composition of the best odd polynomials of the given degrees, 3, 5 or 9 each.
@@ -41,6 +44,8 @@ class MinimaxSqrt(MatrixFunction):
         low: lower end of the interval of s, from 0.001 to 1.
         norm: a bound of the largest eigenvalue: "trace"; "frobenius", ‖C‖; or "square", ‖C²‖^½, which is closest and
             takes one more product. A bound that is twice too large halves all λ, and so costs a factor √2 in low.
+        gradient: "own" for the derivative of what is computed, "lyapunov" for that of the exact root, by an
+            eigendecomposition. The own gradient has the ripples of the polynomial, enlarged by its degree.
 
     Attributes:
         error: the largest relative error on eigenvalues of at least low² · norm.
@@ -53,12 +58,17 @@ class MinimaxSqrt(MatrixFunction):
 
     degree = 0.5
 
-    def __init__(self, *degrees: int, low: float = 0.2, norm: str = "frobenius") -> None:
+    def __init__(self, *degrees: int, low: float = 0.2, norm: str = "frobenius", gradient: str = "own") -> None:
         super().__init__()
         steps = factor_degrees("sqrt_minimax", degrees)
         if norm not in NORMS:
             raise PolycovError(f"Unknown norm {norm!r} of sqrt_minimax. {known(str(norm), NORMS)}")
+        if gradient not in GRADIENTS:
+            raise PolycovError(f"Unknown gradient {gradient!r} of sqrt_minimax. {known(str(gradient), GRADIENTS)}")
         self.norm = norm
+        self.approximate_gradient = gradient == "lyapunov"
+        self.routes = ("covariance",) if self.approximate_gradient else MatrixFunction.routes
+        self.spelling = degrees, low, norm
         self.factors, self.error = minimax_factors(steps, finite_number("sqrt_minimax", "low", low, LOWEST, 1))
         self.products = count_products(steps) + (norm == "square")
 
@@ -72,12 +82,19 @@ class MinimaxSqrt(MatrixFunction):
         norm = norm.sqrt() if self.norm == "square" else norm
         return matrix / norm, norm.sqrt()
 
-    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
+    def _root(self, matrix: Tensor) -> Tensor:
         unit, size = self._divide(matrix)
         result = compose(unit, self.factors)
         return result if size is None else result * size
+
+    def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
+        return with_lyapunov_gradient(matrix, self._root) if self.approximate_gradient else self._root(matrix)
 
     def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         unit, size = self._divide(gram)
         result = compose(unit, self.factors, inverse=True)
         return result if size is None else result / size
+
+    def explained(self) -> MatrixFunction:
+        degrees, low, norm = self.spelling
+        return MinimaxSqrt(*degrees, low=low, norm=norm)
