@@ -22,6 +22,7 @@ from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.system.files import cache_folder
 from polycov.training.experiment import preprocessing_for
+from polycov.training.extraction import Extracted
 from polycov.training.features import build_backbone, extract_features
 
 IMAGES = 64  # of the training images, for distances and gradients
@@ -49,7 +50,7 @@ def local_features(source: str, progress: Progress = SILENT) -> LocalFeatures:
     store = extract_features(
         backbone, first, preprocessing_for(config.images, first, backbone), cache_folder(None), progress=progress
     )
-    return LocalFeatures(data, ReducedFeatures(store), min(PROBE_CHANNELS, store.channels))
+    return LocalFeatures(data, ReducedFeatures(Extracted(store)), min(PROBE_CHANNELS, store.channels))
 
 
 def spec_of(function: str) -> str:
