@@ -43,13 +43,21 @@ def canonical(specs: list[str]) -> list[str]:
     return list(dict.fromkeys(str(polycov.parse_spec(spec)) for spec in specs))
 
 
-SPECS = canonical(method_specs() + stage_specs())
+SIDE_BY_SIDE = [
+    "[average | l2, covariance | sqrt(5) | triu | l2]",
+    "[average, covariance | sqrt(5) | triu] | balance(1, 2) | project(5)",
+    "[max, [average, bilinear | sqrt(exact) | tensor_sketch(8)] | balance] | signed_sqrt",
+    "[average | project(2), gaussian | sqrt(5) | triu | project(5)] | signed_sqrt | project(6)",
+]
+
+SPECS = canonical(method_specs() + stage_specs() + SIDE_BY_SIDE)
 SECOND_ORDER = [spec for spec in SPECS if not polycov.parse_spec(spec).first_order]
 
 
 def function_of(spec: str) -> MatrixFunction:
     """The matrix function of a second-order spec."""
-    function: MatrixFunction = polycov.parse_spec(spec).aggregation[1].build()
+    stages = polycov.parse_spec(spec).stages
+    function: MatrixFunction = next(stage for stage in stages if stage.stage.kind == "function").build()
     return function
 
 
@@ -91,7 +99,7 @@ def make(
     """A pool with this spec in evaluation mode, fitted if necessary."""
     pool = polycov.create_pool(spec, channels, seed=seed, route=route).to(dtype).eval()
     if pool.fittable:
-        pool.fit([features(40, 12, channels, seed=9, dtype=dtype)])
+        pool.fit([(features(40, 12, channels, seed=9, dtype=dtype), torch.arange(40) % 3)])
     return pool
 
 

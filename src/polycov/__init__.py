@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from polycov.pooling.methods import create_pool, get_method, list_methods
     from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
     from polycov.pooling.registry import list_stages, register
+    from polycov.pooling.side_by_side import SideBySidePool
     from polycov.pooling.spec import parse_spec
     from polycov.progress import LogProgress, Progress
     from polycov.training.config import Config
@@ -47,6 +48,7 @@ _MODULES = {
     "Prediction": "inference.predict",
     "Progress": "progress",
     "SecondOrderPool": "pooling.pool",
+    "SideBySidePool": "pooling.side_by_side",
     "TrainResult": "training.train",
     "attach": "models.attach",
     "compare": "comparing.compare",
@@ -102,6 +104,7 @@ __all__ = [
     "Prediction",
     "Progress",
     "SecondOrderPool",
+    "SideBySidePool",
     "SpecError",
     "TrainResult",
     "attach",

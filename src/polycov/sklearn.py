@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from polycov.errors import MissingDependencyError, PolycovError, known, positive_int
+from polycov.pooling.batches import Repeatable
 from polycov.pooling.methods import create_pool, method_options
 from polycov.system.devices import choose_device
 
@@ -76,7 +77,7 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
 
         Args:
             X: (samples, locations, channels), or according to ``layout``.
-            y: ignored.
+            y: classes (samples,), for projections that are fitted to them; else ignored.
             weights: optional, (samples, locations): how much each location counts, or a boolean mask.
 
         Raises:
@@ -89,7 +90,9 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         pool = create_pool(self.method, self.n_features_in_, dim=dim, seed=seed)
         self.pool_ = pool.to(choose_device(self.device)).eval()
         if pool.fittable:
-            self.pool_.fit(self._batches(array, weights))
+            known_classes = y is not None and np.shape(y) == array.shape[:1]
+            classes = torch.from_numpy(np.unique(y, return_inverse=True)[1]) if known_classes else None
+            self.pool_.fit(Repeatable(lambda: self._labelled(array, weights, classes)))
         self._n_features_out = pool.out_features
         return self
 
@@ -146,6 +149,12 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
             batch = torch.from_numpy(samples).to(device)
             some = None if weights is None else torch.tensor(weights[begin : begin + self.batch_size], device=device)
             yield (batch.mT if array.ndim == 3 and self.layout == "signals" else batch), some
+
+    def _labelled(self, array: Array, weights: Any, classes: Tensor | None) -> Iterator[tuple[Tensor | None, ...]]:
+        """Batches, with the labels of their samples if there are any."""
+        for index, (batch, some) in enumerate(self._batches(array, weights)):
+            begin = index * self.batch_size
+            yield batch, some, None if classes is None else classes[begin : begin + len(batch)]
 
     def __sklearn_tags__(self) -> Any:
         """Tells scikit-learn which arrays it accepts."""

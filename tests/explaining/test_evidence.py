@@ -6,7 +6,6 @@ import torch
 import samples
 from polycov.errors import PolycovError
 from polycov.explaining.evidence import (
-    FirstOrderEvidence,
     SecondOrderEvidence,
     _gram_quotient,
     collect_evidence,
@@ -66,7 +65,6 @@ def test_contributions_add_up_to_the_score(spec: str, counting: str, locations: 
     torch.testing.assert_close(pairs.sum(2), contributions, rtol=1e-3, atol=float(size.max()) * 1e-5)
     torch.testing.assert_close(pairs, pairs.mT, rtol=1e-3, atol=float(size.max()) * 1e-5)
     channels = evidence.channel_pairs(weights).sum((1, 2))
-    assert isinstance(evidence, FirstOrderEvidence | SecondOrderEvidence)
     inner_constant = evidence.pull_back(weights.to(contributions.dtype))[1]
     torch.testing.assert_close((channels + inner_constant).double(), exact, rtol=1e-3, atol=float(size.max()) * 1e-4)
     if counting != "all":
@@ -109,7 +107,7 @@ def test_constant_maps_have_finite_contributions() -> None:
 
 
 @pytest.mark.parametrize("locations", [7, 20])  # just more than channels, and many more
-@pytest.mark.parametrize("spec", [spec for spec in SPECS if not is_first_order(spec)])
+@pytest.mark.parametrize("spec", [s for s in SPECS if not is_first_order(s) and not s.startswith("[")])
 def test_the_quotient_of_the_gram_matrix_is_the_same_on_the_smaller_side(spec: str, locations: int) -> None:
     pool = make(spec)
     assert isinstance(pool, SecondOrderPool)

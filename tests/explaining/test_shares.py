@@ -13,14 +13,16 @@ SPECS = [
     "gaussian | log(16) | tensor_sketch(20, learnable=True)",
     "covariance | sqrt(5) | triu | signed_sqrt | l2 | project(5)",
     "gem(2) | signed_sqrt | l2",
+    "[max, [average, bilinear | sqrt(exact) | tensor_sketch(8)] | balance] | signed_sqrt",
+    "[average | project(2), gaussian | sqrt(5) | triu | project(5)] | l2 | project(6)",
 ]
 
 
 def make(spec: str) -> Pool:
-    dim = 5 if spec == "ipccp-fit" else 16
+    dim = 5 if spec.endswith("-fit") else 16
     pool = create_pool(spec, 6, dim=dim if "dim" in method_options(spec) else None)
     if pool.fittable:
-        pool.fit([torch.randn(12, 6, 5, 6, generator=torch.Generator().manual_seed(1))])
+        pool.fit([(torch.randn(12, 6, 5, 6, generator=torch.Generator().manual_seed(1)), torch.arange(12) % 3)])
     return pool.eval()
 
 

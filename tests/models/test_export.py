@@ -26,7 +26,7 @@ OTHERS += ["bilinear | polynomial(0.5, 1, -0.25, unit_trace=True) | tensor_sketc
 def create(method: str) -> Pool:
     pool = polycov.create_pool(method, CHANNELS, dim=24 if "dim" in method_options(method) else None, seed=1)
     if pool.fittable:
-        pool.fit([torch.randn(60, CHANNELS, 7, 5)])
+        pool.fit([(torch.randn(60, CHANNELS, 7, 5), torch.arange(60) % 4)])
     return pool.eval()
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import polycov
-from polycov import FirstOrderPool, SecondOrderPool
+from polycov import FirstOrderPool, SecondOrderPool, SideBySidePool
 from polycov.pooling.plan import Route
 from samples import CHANNELS, SECOND_ORDER, SPECS, features, function_of, make, relative
 
@@ -18,14 +18,14 @@ each_spec = pytest.mark.parametrize("spec", SPECS)
 def test_every_stage_and_method_is_in_the_suite() -> None:
     text = " ".join(SPECS)
     assert all(stage.name in text for stage in polycov.list_stages() if stage.name != "class_token")
-    assert len(polycov.list_methods()) == 30
+    assert len(polycov.list_methods()) == 32
 
 
 @each_spec
 def test_the_spec_prints_back_and_the_repr_rebuilds_the_pool(spec: str) -> None:
     pool = polycov.create_pool(spec, CHANNELS, seed=3)
     assert pool.spec == spec == str(polycov.parse_spec(spec))
-    again = eval(repr(pool), {"SecondOrderPool": SecondOrderPool, "FirstOrderPool": FirstOrderPool})
+    again = eval(repr(pool), {kind.__name__: kind for kind in (FirstOrderPool, SecondOrderPool, SideBySidePool)})
     for a, b in zip(pool.state_dict().items(), again.state_dict().items(), strict=True):
         assert a[0] == b[0]
         assert torch.equal(a[1], b[1])
@@ -167,8 +167,10 @@ def test_results_are_reproducible_with_any_number_of_threads(spec: str) -> None:
     assert all(torch.equal(v, results[1][0][k]) for k, v in results[0][0].items())
 
 
-# The Gaussian embedding and a fitted mean have a scale of their own.
-HOMOGENEOUS = [s for s in SECOND_ORDER if "| sqrt(" in s and "gaussian" not in s and "project" not in s]
+# The Gaussian embedding and a fitted mean have a scale of their own; features side by side may have several.
+HOMOGENEOUS = [
+    s for s in SECOND_ORDER if "| sqrt(" in s and not s.startswith("[") and "gaussian" not in s and "project" not in s
+]
 
 
 @pytest.mark.parametrize("spec", HOMOGENEOUS)

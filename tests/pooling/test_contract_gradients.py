@@ -19,7 +19,11 @@ def test_gradients_at_full_rank(spec: str) -> None:
     check_gradients(spec, features(1, 5, 3))
 
 
-@pytest.mark.parametrize("spec", [spec for spec in SECOND_ORDER if spec not in APPROXIMATE])
+# The tokens of the first test have mean 0, which has no direction, and no slope in the signed root.
+SMOOTH = [s for s in SECOND_ORDER if s not in APPROXIMATE and (not s.startswith("[") or s.endswith(("balance", ")")))]
+
+
+@pytest.mark.parametrize("spec", SMOOTH)
 def test_gradients_at_repeated_eigenvalues(spec: str) -> None:
     check_gradients(spec, repeated(3))
 

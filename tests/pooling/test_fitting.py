@@ -13,9 +13,10 @@ def test_a_dimension_is_reduced_to_the_samples(dim: int | None, samples: int) ->
 def test_what_can_be_fitted_is_left_alone() -> None:
     assert supported_size("ipccp-fit", None, samples=512) == ("ipccp-fit", None)
     assert supported_size("ipccp-fit", 256, samples=512, channels=8) == ("ipccp-fit", 256)
+    assert supported_size("mean-cov-fit", 256, samples=512, channels=8) == ("mean-cov-fit", 256)
     for name in list_methods():
         dim = 64 if "dim" in method_options(name) else None
-        if name != "ipccp-fit":
+        if not name.endswith("-fit"):
             assert supported_size(name, dim, samples=1, channels=4) == (name, dim)
 
 
@@ -25,6 +26,7 @@ def test_what_can_be_fitted_is_left_alone() -> None:
         ("average | l2 | project(64)", "average | l2 | project(5)"),
         ("covariance | sqrt(5) | triu | project(64) | l2", "covariance | sqrt(5) | triu | project(15) | l2"),
         ("bilinear | identity | flatten | project(64)", "bilinear | identity | flatten | project(20)"),
+        ("[average | project(9), max] | balance | project(64)", "[average | project(5), max] | balance | project(10)"),
     ],
 )
 def test_specs_are_reduced_to_samples_or_features(spec: str, expected: str) -> None:

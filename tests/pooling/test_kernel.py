@@ -47,7 +47,7 @@ def test_a_compact_method_approximates_an_uncompressed_one(method: str, expected
 
 def test_all_other_methods_approximate_nothing() -> None:
     rest = [name for name in polycov.list_methods() if not name.startswith(("monet", "ipccp"))]
-    assert len(rest) == 22
+    assert len(rest) == 24
     assert all(uncompressed(name) is None for name in [*rest, "ipccp-fit"])
 
 
@@ -56,6 +56,17 @@ def test_specs_approximate_their_triangle() -> None:
     assert uncompressed("covariance | log | count_sketch(8)") == "covariance | log(exact) | triu"
     assert uncompressed("covariance | sqrt(5) | triu") is None
     assert uncompressed("covariance | sqrt(5) | tensor_sketch(8) | l2") is None
+
+
+def test_features_side_by_side_approximate_those_of_their_parts() -> None:
+    sketch, full = "covariance | sqrt(5) | count_sketch(8)", "covariance | sqrt(5) | triu"
+    assert uncompressed(f"[average | l2, {sketch}]") == f"[average | l2, {full}]"
+    assert uncompressed(f"[max, [average, {sketch}]]") == f"[max, [average, {full}]]"
+    for spec in (f"[average, {full}]", f"[average, {sketch} | l2]", f"[average, {sketch}] | balance", "[average, max]"):
+        assert uncompressed(spec) is None
+
+
+def test_an_unknown_method_is_refused() -> None:
     with pytest.raises(polycov.SpecError, match="Unknown method 'ipcp-ts'"):
         uncompressed("ipcp-ts")
 

@@ -29,6 +29,9 @@ def test_methods_have_the_specs_of_the_literature() -> None:
         "ipccp-rm": "covariance | sqrt(5) | random_maclaurin(64)",
         "ipccp-cs": "covariance | sqrt(5) | count_sketch(64)",
         "ipccp-fit": "covariance | sqrt(5) | count_sketch(8192) | project(64)",
+        "mean-cov": "[average, covariance | sqrt(5) | triu] | balance(1, 2)",
+        "mean-cov-fit": "[average, covariance | sqrt(5) | count_sketch(8192)] | balance(1, 2) | "
+        "project(64, fit=classes)",
         "taylor-sqrt": "covariance | sqrt_taylor(11) | triu",
         "pade-sqrt": "covariance | sqrt_pade(5) | triu",
         "svd-pade": "covariance | sqrt(exact) | triu",
@@ -111,9 +114,9 @@ def test_is_first_order_says_so_of_methods_and_specs() -> None:
 
 def test_fitted_dim_is_that_of_the_projection() -> None:
     assert fitted_dim("ipccp-fit", None) == 512
-    assert fitted_dim("ipccp-fit", 64) == 64
+    assert fitted_dim("ipccp-fit", 64) == fitted_dim("mean-cov-fit", 64) == 64
     assert fitted_dim("covariance | sqrt(5) | count_sketch(512) | project(256)", 64) == 256
-    assert all(fitted_dim(name, 64) == 0 for name in polycov.list_methods() if name != "ipccp-fit")
+    assert all(fitted_dim(name, 64) == 0 for name in polycov.list_methods() if not name.endswith("-fit"))
 
 
 def test_specs_have_no_options_and_methods_those_of_their_function() -> None:

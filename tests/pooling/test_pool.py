@@ -92,8 +92,9 @@ def test_properties_of_the_methods(name: str) -> None:
     assert isinstance(pool, Pool)
     assert pool.first_order == (name in ("average", "max", "gem", "attentive-probe", "efficient-probe", "simpool"))
     assert pool.needs_training == (name in ("attentive-probe", "efficient-probe")) == needs_training(name)
-    assert pool.fittable == (name == "ipccp-fit")
-    assert pool.is_fitted == (name != "ipccp-fit")
+    fitted = name in ("ipccp-fit", "mean-cov", "mean-cov-fit")
+    assert pool.fittable == fitted
+    assert pool.is_fitted == (not fitted)
     assert pool.needs_eigenvalues == (name in ("pade-sqrt", "power-euclidean", "log-cholesky") or "exact" in pool.spec)
 
 

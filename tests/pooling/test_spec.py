@@ -22,6 +22,17 @@ def test_defaults_are_written_out_and_equal_specs_compare_equal() -> None:
     assert str(parse_spec("gem | l2")) == "gem(3) | l2"
 
 
+def test_features_side_by_side_print_back_with_all_their_stages() -> None:
+    spec = parse_spec("[gem|l2,[average , covariance|polynomial(1,2)|triu|l2]|balance( 1,2 )]|project(dim=3)")
+    inner = "[average, covariance | polynomial(1, 2) | triu | l2] | balance(1, 2)"
+    assert str(spec) == f"[gem(3) | l2, {inner}] | project(3)"
+    assert parse_spec(str(spec)) == spec
+    names = ["gem", "l2", "average", "covariance", "polynomial", "triu", "l2", "balance", "project"]
+    assert [stage.stage.name for stage in spec.stages] == names
+    assert not spec.first_order
+    assert parse_spec("[average, [max | l2, gem]]").first_order
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -46,6 +57,17 @@ def test_defaults_are_written_out_and_equal_specs_compare_equal() -> None:
         ("covariance | | triu", "Cannot read ''"),
         ("covariance | sqrt(5) | tensor_sketch(dim=8, dim=9)", "Cannot read"),
         ("average | project(2) | project(1)", "at most one project"),
+        ("[average]", r"Cannot read '\[average\]'.*at least two specs in brackets"),
+        ("[]", "at least two specs"),
+        ("[average,, max]", "at least two specs"),
+        ("[average, max", "at least two specs"),
+        ("[average, max]] | l2", "Cannot read"),
+        ("[average, max](3) | l2", "at least two specs"),
+        ("[average, covariance | sqrt(5)]", "Expected a vector after"),
+        ("[average, covariance | sqrt(5 | triu]", "Cannot read 'sqrt"),
+        ("[average, max] | triu", "Expected a post, got the vector 'triu'"),
+        ("average | [max, average]", "Cannot read"),
+        ("[average, isqrt-cov]", "use create_pool"),
     ],
 )
 def test_invalid_specs_are_rejected_with_a_clear_message(text: str, message: str) -> None:
@@ -76,6 +98,10 @@ def test_invalid_specs_are_rejected_with_a_clear_message(text: str, message: str
         ("covariance | polynomial(1" + 400 * "0" + ") | triu", "finite numbers"),
         ("covariance | sqrt(5, gradient=5) | triu", "Unknown gradient 5"),
         ("gem(0)", "p of gem"),
+        ("[average, max] | balance(1)", "as many weights of balance as .* side by side, 2, or none, got 1"),
+        ("average | balance(0)", r"weight of balance to be a number between 0 and 1e\+06, got 0"),
+        ("[average, max | project(5)]", "at most the 4 features"),
+        ("[average, max] | project(9)", "at most the 8 features"),
     ],
 )
 def test_invalid_numbers_are_rejected_with_a_clear_message(spec: str, message: str) -> None:

@@ -12,6 +12,7 @@ from polycov.data.images import Split
 from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
 from polycov.models.model import Model
+from polycov.pooling.methods import create_pool
 from polycov.training.probe import (
     STRENGTHS,
     _RidgePath,
@@ -122,7 +123,7 @@ def test_a_fitted_pool_is_fitted_and_classifies(backbone: Backbone) -> None:
     model = Model(backbone, "covariance | sqrt(5) | triu | project(6)", 3, 4, reduction="linear").eval()
     maps = torch.randn(12, backbone.num_features, 4, 4, generator=torch.Generator().manual_seed(0))
     fit_reduction(model, maps.split(4))
-    fit_pool(model, maps.split(4))
+    fit_pool(model, [(x, torch.zeros(len(x), dtype=torch.int64)) for x in maps.split(4)])
     labels = torch.arange(12) % 3
     reduced = model.reduce(maps).detach()
     batches: dict[Split, Any] = {"train": reduced[:9].split(5), "val": reduced[9:].split(5)}
@@ -134,3 +135,32 @@ def test_a_fitted_pool_is_fitted_and_classifies(backbone: Backbone) -> None:
     set_classifier(model, ridge)
     torch.testing.assert_close(model.classify(maps), features @ ridge.weight + ridge.bias, rtol=1e-4, atol=1e-4)
     assert isinstance(model.reduction, nn.Conv2d)
+
+
+def test_an_unfitted_pool_is_fitted_to_training_images_and_again_with_validation() -> None:
+    spec = "average | project(3, fit=classes)"
+    x, y = clusters(60, 8, 4, seed=1)
+    tokens = x[:, None].double()
+    batches: dict[Split, Any] = {"train": tokens[:40].split(9), "val": tokens[40:].split(9)}
+    pool = create_pool(spec, 8).double()
+    probe = fit_probe(pool, batches, {"train": y[:40], "val": y[40:]}, 4)
+    first = create_pool(spec, 8).double().fit([(tokens[:40], y[:40])])
+    last = create_pool(spec, 8).double().fit([(tokens, y)])
+    torch.testing.assert_close(pool.state_dict(), last.state_dict())
+    assert not torch.allclose(pool(tokens), first(tokens))
+    torch.testing.assert_close(probe.features["val"], last(tokens[40:]).detach())
+    expected = fit_ridge(first(tokens[:40]).detach(), y[:40], first(tokens[40:]).detach(), y[40:], 4)
+    assert torch.equal(probe.ridge.val_correct, expected.val_correct)
+    assert probe.ridge.strength == expected.strength
+    path = _RidgePath(last(tokens).detach(), y, 4)
+    weight, _ = path.solve(expected.strength)
+    torch.testing.assert_close(probe.ridge.weight / probe.ridge.weight.norm(), (weight / weight.norm()).float())
+
+
+def test_a_pool_that_is_fitted_already_is_left_alone() -> None:
+    x, y = clusters(60, 8, 4, seed=1)
+    pool = create_pool("average | project(3)", 8).fit([x[:20, None]])
+    before = {key: value.clone() for key, value in pool.state_dict().items()}
+    batches: dict[Split, Any] = {"train": x[:40, None].split(9), "val": x[40:, None].split(9)}
+    fit_probe(pool, batches, {"train": y[:40], "val": y[40:]}, 4)
+    torch.testing.assert_close(pool.state_dict(), before, rtol=0, atol=0)

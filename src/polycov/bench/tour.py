@@ -14,6 +14,7 @@ from polycov.pooling.pool import Pool
 SAMPLES = 16
 TRAINING_SAMPLES = 256
 FITTED_DIM = 128  # the most dimensions of a fitted projection, which needs as many training samples
+CLASSES = 8
 BATCH = 32
 
 
@@ -109,9 +110,9 @@ def tour(channels: int, side: int, dim: int) -> Iterator[TourRow]:
 
 @torch.inference_mode()
 def _visit(method: str, channels: int, dim: int, x: Tensor, train: Tensor) -> TourRow:
-    dim = min(dim, FITTED_DIM) if method == "ipccp-fit" else dim
+    dim = min(dim, FITTED_DIM) if method.endswith("-fit") else dim
     pool = create_pool(method, channels, dim=dim if "dim" in method_options(method) else None)
     if pool.fittable:
-        pool.fit(train.split(BATCH))
+        pool.fit(list(zip(train.split(BATCH), (torch.arange(len(train)) % CLASSES).split(BATCH), strict=True)))
     error = agreement(method, channels, dim, x, train)
     return TourRow(method, pool.out_features, _milliseconds(pool, x), error, pool.spec)

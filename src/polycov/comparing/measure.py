@@ -104,8 +104,6 @@ def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, c
     else:
         tokens = reduced.tokens(data, setting.channels(channels))
     pool = create_pool(method, tokens["train"].shape[-1], dim=dim, seed=setting.seed)
-    if pool.fittable:
-        pool.fit(tokens["train"].split(BATCH_SIZE))
     labels = {split: torch.tensor(list(data[split].labels)) for split in SPLITS}
     batches = {split: tokens[split].split(BATCH_SIZE) for split in SPLITS}
     probe = fit_probe(pool, batches, labels, len(data.classes))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from polycov.pooling.post.pca import StreamingPCA
+from polycov.pooling.post.pca import principal_variances
+from polycov.pooling.post.statistics import Statistics
 from polycov.pooling.tokens import maps_to_tokens
 
 
@@ -65,12 +66,12 @@ def fit_basis(batches: Iterable[Tensor], channels: int) -> ChannelBasis:
     Raises:
         PolycovError: if there are fewer channels or local features than components.
     """
-    pca, squares = StreamingPCA(), torch.zeros((), dtype=torch.float64)
+    pca, squares = Statistics(), torch.zeros((), dtype=torch.float64)
     for features in batches:
         rows = maps_to_tokens(features).flatten(0, 1)
         pca.update(rows)
         squares += rows.double().square().sum()
-    mean, components, variances = pca.spectrum(channels)
+    mean, components, variances = principal_variances(pca, channels)
     total = float(squares / pca.samples - mean.square().sum())
     share = min(float(variances.sum()) / total, 1.0) if total > 0 else 1.0
     return ChannelBasis(mean.float(), components.float(), share)

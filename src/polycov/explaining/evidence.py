@@ -6,34 +6,35 @@ the adjoint of the vector stage applied to the weights of a score, the score is
     ⟨M, q(C)⟩ = b tr M + Σ_nm r(S)_nm x_nᵀ M x_m = b tr M + Σ_n (X r(C))_n · M x_n,
 
 a sum over pairs of locations, and, since r(S) X = X r(C), over locations at the cost of a forward pass. Stages after
-the vector that are affine (``project``) are followed exactly. Normalisations (``signed_sqrt``, ``l2``) multiply each
-entry by a factor that depends on the input; the factors of this input are held fixed, which keeps the sum exact. Only
-they need the vector itself.
+the vector that are affine (``project``, ``balance``) are followed exactly. Normalisations (``signed_sqrt``, ``l2``)
+multiply each entry by a factor that depends on the input; the factors of this input are held fixed, which keeps the sum
+exact. Only they need the vector itself. Of features side by side, each has its part of the weights.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from polycov.errors import PolycovError
+from polycov.explaining.pull_back import through_posts
 from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
 from polycov.pooling.moments import second_moment, with_roots
 from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route, make_plan
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
-from polycov.pooling.post.base import Post
-from polycov.pooling.post.project import Project
+from polycov.pooling.side_by_side import SideBySidePool
 from polycov.pooling.tokens import as_tokens
-
-Pullback = Callable[[Tensor], tuple[Tensor, Tensor]]  # weights of the output to weights of the input, and a constant
 
 
 class Evidence(Protocol):
     """What the features of a batch are made of. Weights are (B, D), of a score ⟨weights, feature⟩."""
+
+    def pull_back(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns weights of the vector, before later stages, and a constant, (B,), with the same score."""
 
     def locations(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Returns the contribution of each location, (B, N), and a constant, (B,); together they are the score."""
@@ -65,6 +66,9 @@ def collect_evidence(pool: Pool, features: Tensor, weights: Tensor | None = None
         if isinstance(pool, FirstOrderPool):
             tokens = tokens.to(at_least_float32(tokens.dtype))
             return FirstOrderEvidence(pool, tokens, weights)
+        if isinstance(pool, SideBySidePool):
+            parts = [collect_evidence(part, tokens, weights) for part in pool.parts]
+            return SideBySideEvidence(pool, tokens, weights, parts)
     raise PolycovError(f"There is no exact explanation of {type(pool).__name__}.")
 
 
@@ -90,7 +94,7 @@ class FirstOrderEvidence:
 
     def pull_back(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weights of the feature as weights of the vector, (B, C), and a constant, (B,)."""
-        return _through_posts(self.pool, weights.to(self.tokens.dtype), lambda: self.vector)
+        return through_posts(self.pool, weights.to(self.tokens.dtype), lambda: self.vector)
 
     def locations(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Contributions of locations, (B, N), and the constant, (B,)."""
@@ -139,7 +143,7 @@ class SecondOrderEvidence:
 
     def pull_back(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """Weights of the feature as weights of the vector, and a constant, (B,)."""
-        return _through_posts(self.pool, weights.to(self.rows.dtype), lambda: self.vector)
+        return through_posts(self.pool, weights.to(self.rows.dtype), lambda: self.vector)
 
     def _adjoint(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         """M of the weights, (B, C, C), and the constant of the stages after the vector, (B,)."""
@@ -166,6 +170,62 @@ class SecondOrderEvidence:
         return self._adjoint(weights)[0] * self.matrix
 
 
+@dataclass(frozen=True)
+class SideBySideEvidence:
+    """Features side by side: a score is the sum of scores of the parts.
+
+    Attributes:
+        pool: pool that made the features.
+        tokens: local features, (B, N, C).
+        token_weights: weights or mask of the tokens.
+        parts: evidence of each part.
+    """
+
+    pool: SideBySidePool
+    tokens: Tensor
+    token_weights: Tensor | None
+    parts: list[Evidence]
+
+    @cached_property
+    def vector(self) -> Tensor:
+        """The features side by side, before any later stage."""
+        with torch.no_grad():
+            return self.pool.features(self.tokens, self.token_weights, 0)
+
+    def pull_back(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Weights of the feature as weights of the vectors of all parts, and a constant, (B,)."""
+        pieces, constant = self._split(weights)
+        inner = [part.pull_back(piece) for part, piece in pieces]
+        return torch.cat([one for one, _ in inner], -1), constant + _sum([one for _, one in inner])
+
+    def _split(self, weights: Tensor) -> tuple[list[tuple[Evidence, Tensor]], Tensor]:
+        """Each part with its weights, and the constant of the stages that follow."""
+        weights = weights.to(at_least_float32(self.tokens.dtype))
+        inner, constant = through_posts(self.pool, weights, lambda: self.vector)
+        pieces = inner.split([part.out_features for part in self.pool.parts], -1)
+        return list(zip(self.parts, pieces, strict=True)), constant
+
+    def locations(self, weights: Tensor) -> tuple[Tensor, Tensor]:
+        """Contributions of locations, (B, N), and the constant, (B,)."""
+        pieces, constant = self._split(weights)
+        sums = [part.locations(piece) for part, piece in pieces]
+        return _sum([one for one, _ in sums]), constant + _sum([one for _, one in sums])
+
+    def pairs(self, weights: Tensor) -> Tensor:
+        """Contributions of pairs of locations, (B, N, N)."""
+        return _sum([part.pairs(piece) for part, piece in self._split(weights)[0]])
+
+    def channel_pairs(self, weights: Tensor) -> Tensor:
+        """Contributions of pairs of channels, (B, C, C); of one more channel if a part is a Gaussian embedding."""
+        tables = [part.channel_pairs(piece) for part, piece in self._split(weights)[0]]
+        most = max(table.shape[-1] for table in tables)
+        return _sum([nn.functional.pad(table, (0, most - table.shape[-1]) * 2) for table in tables])
+
+
+def _sum(tensors: list[Tensor]) -> Tensor:
+    return sum(tensors[1:], tensors[0])
+
+
 def _second_order(pool: SecondOrderPool, tokens: Tensor, weights: Tensor | None) -> SecondOrderEvidence:
     function = pool.function.explained()
     rows, scale = pool.moment(tokens.to(_dtype(pool, function, tokens, weights)), weights)
@@ -190,9 +250,8 @@ def _second_order(pool: SecondOrderPool, tokens: Tensor, weights: Tensor | None)
 
 def _dtype(pool: SecondOrderPool, function: MatrixFunction, tokens: Tensor, mask: Tensor | None) -> torch.dtype:
     """The dtype that the function needs here, which may be wider than that of the pool's own."""
-    steep, masked = any(stage.steep for stage in cast(list[Post], list(pool.post))), mask is not None
     sizes = tokens.shape[1], pool.moment.out_channels
-    return make_plan(function, *sizes, dtype=tokens.dtype, masked=masked, steep=steep).dtype
+    return make_plan(function, *sizes, dtype=tokens.dtype, masked=mask is not None, steep=pool.steep).dtype
 
 
 def _gram_quotient(function: MatrixFunction, rows: Tensor, trace: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
@@ -217,50 +276,3 @@ def _gram_quotient(function: MatrixFunction, rows: Tensor, trace: Tensor, root: 
     slopes = torch.where(values > 0, (outputs[:, :-1] - outputs[:, -1:]) / values.clamp(min=1e-300), 0.0)
     rotated = wide @ vectors
     return outputs[:, -1, None, None] * eye + (rotated * slopes.unsqueeze(1)) @ rotated.mT / divisor
-
-
-def _through_posts(pool: Pool, weights: Tensor, vector: Callable[[], Tensor]) -> tuple[Tensor, Tensor]:
-    """Weights of the feature as weights of the vector, and a constant; ``vector`` is computed only if needed."""
-    stages = cast(list[Post], list(pool.post))
-    if all(isinstance(stage, Project) for stage in stages):
-        steps = [_project(stage) for stage in stages if isinstance(stage, Project)]
-    else:
-        steps, point = [], vector()
-        for stage in stages:
-            with torch.no_grad():
-                output = stage(point)
-            steps.append(_affine(stage, point, output) if stage.degree is None else _elementwise(point, output))
-            point = output
-    constant = weights.new_zeros(len(weights))
-    for step in reversed(steps):
-        weights, offset = step(weights)
-        constant = constant + offset
-    return weights, constant
-
-
-def _project(stage: Project) -> Pullback:
-    """A fitted linear map."""
-
-    def pull_back(weights: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.no_grad():
-            return weights @ stage.weight.to(weights.dtype), weights @ stage.bias.to(weights.dtype)
-
-    return pull_back
-
-
-def _elementwise(vector: Tensor, output: Tensor) -> Pullback:
-    """A normalisation, as the factors by which it multiplies this vector."""
-    factors = torch.where(vector == 0, 0.0, output / torch.where(vector == 0, 1.0, vector))
-    return lambda weights: (weights * factors, weights.new_zeros(len(weights)))
-
-
-def _affine(stage: Callable[[Tensor], Tensor], vector: Tensor, output: Tensor) -> Pullback:
-    """An affine stage, or the tangent of another at this vector."""
-
-    def pull_back(weights: Tensor) -> tuple[Tensor, Tensor]:
-        with torch.enable_grad():
-            point = vector.detach().requires_grad_()
-            (inner,) = torch.autograd.grad(stage(point), point, weights)
-        return inner, (weights * output).sum(-1) - (inner * vector).sum(-1)
-
-    return pull_back

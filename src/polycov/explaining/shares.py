@@ -6,13 +6,21 @@ vector of l_n x_nᵀ. The inner product of two features is then a sum over pairs
 """
 
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from polycov.explaining.evidence import FirstOrderEvidence, SecondOrderEvidence, collect_evidence
+from polycov.explaining.evidence import (
+    Evidence,
+    FirstOrderEvidence,
+    SecondOrderEvidence,
+    SideBySideEvidence,
+    collect_evidence,
+)
 from polycov.explaining.regions import RegionGrid
 from polycov.pooling.pool import Pool
+from polycov.pooling.post.base import Post
 
 AT_ONCE = 32  # regions whose matrices are in memory
 
@@ -32,22 +40,36 @@ def region_shares(pool: Pool, local: Tensor, grid: RegionGrid) -> Tensor:
     Raises:
         PolycovError: if the pool has no exact decomposition.
     """
-    evidence = collect_evidence(pool, local)
-    if isinstance(evidence, SecondOrderEvidence):
-        shares, vector = _second_order(evidence, grid), evidence.pool.vector(evidence.matrix)
-    elif isinstance(evidence, FirstOrderEvidence):
-        parts = evidence.pool.pooling.shares(evidence.tokens, evidence.token_weights)
-        shares, vector = grid.sum(parts[0], 0), parts.sum(1)
-    else:
-        raise TypeError(type(evidence).__name__)
-    for stage in pool.post:
+    shares, feature = _shares(pool, collect_evidence(pool, local), grid)
+    return shares + (feature - shares.sum(0)) / len(shares)
+
+
+def _shares(pool: Pool, evidence: Evidence, grid: RegionGrid) -> tuple[Tensor, Tensor]:
+    """The shares, without what belongs to no region, and the feature, (1, D)."""
+    shares, vector = _shares_of_vector(evidence, grid)
+    for stage in cast(list[Post], list(pool.post)):
         output = stage(vector)
-        if stage.degree is None:  # affine, or its tangent at this vector
+        if stage.affine or stage.degree is None:  # affine, or its tangent at this vector
             shares = _tangent(stage, vector, shares)
         else:
             shares = shares * torch.where(vector == 0, 0.0, output / torch.where(vector == 0, 1.0, vector))
         vector = output
-    return shares + (vector - shares.sum(0)) / len(shares)
+    return shares, vector
+
+
+def _shares_of_vector(evidence: Evidence, grid: RegionGrid) -> tuple[Tensor, Tensor]:
+    """The shares of the vector before later stages, and the vector."""
+    if isinstance(evidence, SecondOrderEvidence):
+        return _second_order(evidence, grid), evidence.vector
+    if isinstance(evidence, FirstOrderEvidence):
+        parts = evidence.pool.pooling.shares(evidence.tokens, evidence.token_weights)
+        return grid.sum(parts[0], 0), parts.sum(1)
+    if isinstance(evidence, SideBySideEvidence):
+        pools = evidence.pool.parts
+        both = [_shares(pool, part, grid) for pool, part in zip(pools, evidence.parts, strict=True)]
+        dtype = evidence.vector.dtype
+        return torch.cat([shares.to(dtype) for shares, _ in both], -1), evidence.vector
+    raise TypeError(type(evidence).__name__)
 
 
 def _tangent(stage: Callable[[Tensor], Tensor], vector: Tensor, directions: Tensor) -> Tensor:

@@ -72,7 +72,7 @@ def check_sizes(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -
     """
     options = description["model"]
     spec = parse_spec(options["pool"])
-    values = [value for stage in (*spec.aggregation, *spec.post) for _, value in stage.arguments]
+    values = [value for stage in spec.stages for _, value in stage.arguments]
     largest = max([64, *(tensor.numel() for tensor in tensors.values())])
     for value in (*values, options["channels"], options["num_classes"]):
         if isinstance(value, int) and not 0 <= value <= largest:

@@ -102,7 +102,10 @@ def as_program(module: nn.Module, example: Example | None = None) -> torch.expor
 
 
 def _pools(module: nn.Module) -> list[Pool]:
-    return [inner for inner in module.modules() if isinstance(inner, Pool)]
+    """The pools of a module, not those that are part of another."""
+    pools = [inner for inner in module.modules() if isinstance(inner, Pool)]
+    parts = {part for pool in pools for part in pool.modules() if part is not pool}
+    return [pool for pool in pools if pool not in parts]
 
 
 def _check_exportable(pool: Pool) -> None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from polycov.pooling.methods import create_pool, method_options, method_spec
+from polycov.pooling.methods import create_pool, fitted_dim, method_options, method_spec
 from polycov.pooling.spec import Spec, parse_spec
 
 
@@ -27,16 +27,21 @@ def supported_size(
         ('average | project(48)', None)
     """
     spec = parse_spec(method_spec(name, dim=dim))
+    smaller = _reduced(spec, samples, channels)
+    if smaller == spec:
+        return name, dim
+    return (name, fitted_dim(str(smaller))) if "dim" in method_options(name) else (str(smaller), dim)
+
+
+def _reduced(spec: Spec, samples: int, channels: int | None) -> Spec:
+    """The spec with projections no larger than the samples, and than the features before them."""
+    spec = replace(spec, blocks=tuple(_reduced(block, samples, channels) for block in spec.blocks))
     index = next((i for i, stage in enumerate(spec.post) if stage.stage.name == "project"), None)
     if index is None:
-        return name, dim
-    most = samples
-    if channels is not None:
-        most = min(most, create_pool(Spec(spec.aggregation, spec.post[:index]), channels).out_features)
+        return spec
+    before = replace(spec, post=spec.post[:index])
+    most = samples if channels is None else min(samples, create_pool(before, channels).out_features)
     arguments = dict(spec.post[index].arguments)
-    if arguments["dim"] <= most:
-        return name, dim
-    if "dim" in method_options(name):
-        return name, most
-    smaller = replace(spec.post[index], arguments=tuple((arguments | {"dim": most}).items()))
-    return str(replace(spec, post=(*spec.post[:index], smaller, *spec.post[index + 1 :]))), dim
+    arguments["dim"] = min(arguments["dim"], most)
+    smaller = replace(spec.post[index], arguments=tuple(arguments.items()))
+    return replace(spec, post=(*spec.post[:index], smaller, *spec.post[index + 1 :]))

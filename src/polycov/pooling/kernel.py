@@ -1,9 +1,11 @@
 """How well a compact feature preserves the inner products between samples."""
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from polycov.pooling.methods import method_spec
-from polycov.pooling.spec import parse_spec
+from polycov.pooling.spec import Spec, parse_spec
 
 
 def kernel_error(compact: Tensor, full: Tensor) -> float:
@@ -25,8 +27,9 @@ def kernel_error(compact: Tensor, full: Tensor) -> float:
 def uncompressed(method: str) -> str | None:
     """Returns the spec of the feature whose inner products a compact method estimates.
 
-    A sketch estimates the inner products of the matrix, which the upper triangle preserves. None if the method is no
-    sketch, or if a stage follows the sketch (``cbp-ts``, ``ipccp-fit``) and changes its inner products.
+    A sketch estimates the inner products of the matrix, which the upper triangle preserves; features side by side, the
+    sum of those of their parts. None if nothing is a sketch, or if a stage follows the sketch (``cbp-ts``,
+    ``ipccp-fit``) and changes its inner products.
 
     Args:
         method: the name of a method, or a spec.
@@ -39,7 +42,18 @@ def uncompressed(method: str) -> str | None:
         ('covariance | sqrt(5) | triu', None, None)
     """
     spec = parse_spec(method_spec(method))
-    if spec.first_order or spec.post:
+    exact = _exact(spec)
+    return None if exact is None or exact == spec else str(exact)
+
+
+def _exact(spec: Spec) -> Spec | None:
+    """The spec with triangles in place of sketches; None if a stage follows a sketch."""
+    blocks = [_exact(block) for block in spec.blocks]
+    sketched = any(getattr(stage.stage.build, "is_sketch", False) for stage in spec.stages)
+    if (sketched and spec.post) or None in blocks:
         return None
-    moment, function, vector = spec.aggregation
-    return f"{moment} | {function} | triu" if getattr(vector.stage.build, "is_sketch", False) else None
+    if not sketched or spec.first_order:
+        return spec
+    if blocks:
+        return replace(spec, blocks=tuple(filter(None, blocks)))
+    return parse_spec(f"{spec.aggregation[0]} | {spec.aggregation[1]} | triu")

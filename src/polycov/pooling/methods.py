@@ -12,7 +12,8 @@ from typing import Any
 from polycov.errors import SpecError, known, positive_int
 from polycov.pooling import recent
 from polycov.pooling.plan import Route, check_route
-from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
+from polycov.pooling.pool import Pool
+from polycov.pooling.side_by_side import build_pool
 from polycov.pooling.spec import Spec, parse_spec
 
 Method = Callable[..., str]
@@ -151,6 +152,19 @@ def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     return f"covariance | sqrt({iterations}) | count_sketch({width}) | project({dim})"
 
 
+@_method
+def mean_cov(iterations: int = 5) -> str:
+    """Mean and root of the covariance side by side, the mean with a quarter of the root's variance (polycov)."""
+    return f"[average, covariance | sqrt({iterations}) | triu] | balance(1, 2)"
+
+
+@_method
+def mean_cov_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
+    """Mean and root of the covariance side by side, projected so that distances tell classes apart (polycov)."""
+    parts = f"average, covariance | sqrt({iterations}) | count_sketch({width})"
+    return f"[{parts}] | balance(1, 2) | project({dim}, fit=classes)"
+
+
 for _recent in (*recent.SECOND_ORDER, *recent.FIRST_ORDER):
     _method(_recent)
 
@@ -192,7 +206,7 @@ def method_options(name: str) -> list[str]:
     """
     if not isinstance(name, str):
         raise SpecError(f"Expected the name of a method or a spec, got {name!r}.")
-    is_spec = name not in _METHODS and ("|" in name or "(" in name or name == "class_token")
+    is_spec = name not in _METHODS and (name == "class_token" or any(character in name for character in "|(["))
     return [] if is_spec else list(inspect.signature(get_method(name)).parameters)
 
 
@@ -265,7 +279,7 @@ def fitted_dim(name: str, dim: int | None = None) -> int:
         (256, 8, 0)
     """
     spec = parse_spec(method_spec(name, dim=dim if "dim" in method_options(name) else None))
-    return max((dict(stage.arguments)["dim"] for stage in spec.post if stage.stage.name == "project"), default=0)
+    return max((dict(stage.arguments)["dim"] for stage in spec.stages if stage.stage.name == "project"), default=0)
 
 
 def create_pool(
@@ -284,7 +298,7 @@ def create_pool(
     Args:
         name: a method or a spec.
         channels: C, of the features.
-        dim: the dimension of the result, if the method lets one choose (default 8192; 512 for ipccp-fit).
+        dim: the dimension of the result, if the method lets one choose (default 8192; 512 for fitted ones).
         seed: determines the sketches.
         route: how to compute it; see `SecondOrderPool`.
         check_finite: raise `NonFiniteError` instead of returning NaN or Inf.
@@ -301,12 +315,7 @@ def create_pool(
         SecondOrderPool(64, 'covariance | sqrt(5) | tensor_sketch(512)', seed=0)
     """
     spec = parse_spec(method_spec(str(name) if isinstance(name, Spec) else name, dim=dim, **options))
-    check_route(route)
-    pool: Pool
-    if spec.first_order:
-        pool = FirstOrderPool(channels, spec, seed=seed, check_finite=check_finite)
-    else:
-        pool = SecondOrderPool(channels, spec, seed=seed, route=route, check_finite=check_finite)
+    pool = build_pool(channels, spec, seed=seed, route=check_route(route), check_finite=check_finite)
     if prefix_tokens:
         for module in pool.modules():
             if isinstance(module, Pool):

@@ -1,6 +1,6 @@
 """Pools: local features in, one vector per sample out."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import cast
 
@@ -8,14 +8,16 @@ import torch
 from torch import Tensor, nn
 
 from polycov.errors import PolycovError, positive_int
+from polycov.pooling.batches import Batch
 from polycov.pooling.checks import check_finite, check_seed
 from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
 from polycov.pooling.moments import Moment, second_moment, with_roots
+from polycov.pooling.passes import check_batches, fit_stages, fitted_runs
 from polycov.pooling.plan import HALF, Plan, Route, at_least_float32, cheapest_route, check_route, make_plan
 from polycov.pooling.post.base import Post
 from polycov.pooling.spec import Spec, parse_spec
-from polycov.pooling.tokens import FLOATS, MASKS, as_tokens, is_soft
+from polycov.pooling.tokens import as_tokens, is_soft
 from polycov.pooling.transforms import has_derivative, is_readable, needs_gradient
 from polycov.pooling.vectors.base import Vector
 
@@ -47,14 +49,22 @@ class Pool(nn.Module):
         self.check_finite = check_finite
         self.prefix_tokens = 0
         self.post = nn.ModuleList()
+        self.steep = False
         self.out_features = 0
 
-    def _append(self, spec: Spec, features: int) -> None:
+    def _append(self, spec: Spec, *blocks: int) -> None:
+        """Adds the stages that follow a vector with blocks of these sizes."""
         for stage in spec.post:
-            module: Post = stage.build(features=features, seed=self.seed)
+            module: Post = stage.build(features=sum(blocks), blocks=blocks, seed=self.seed)
             self.post.append(module)
-            features = module.out_features
-        self.out_features = features
+            blocks = (module.out_features,) if module.degree is None else blocks
+        self.out_features = sum(blocks)
+        if any(stage.steep for stage in self._stages):
+            self.set_steep()
+
+    def set_steep(self) -> None:
+        """Prepares the pool for a later stage with unbounded derivative, which amplifies rounding errors."""
+        self.steep = True
 
     @property
     def _stages(self) -> list[Post]:
@@ -129,39 +139,48 @@ class Pool(nn.Module):
         # Switched off only if it is on, to keep exported graphs simple.
         autocast = torch.is_autocast_enabled(tokens.device.type)
         with torch.autocast(tokens.device.type, enabled=False) if autocast else nullcontext():
-            vector, scale, power = self.aggregate(tokens, weights)
-            for stage in self._stages[:stages]:
-                if stage.degree is None:
-                    vector, power = _scaled(vector, scale, power), 0.0
-                vector = stage(vector)
-                power *= stage.degree or 0.0
-            result = _scaled(vector, scale, power)
+            result = self.features(tokens, weights, stages)
         return result if x.dtype == torch.float64 else result.float()
 
+    def features(self, tokens: Tensor, weights: Tensor | None, stages: int | None = None) -> Tensor:
+        """Returns the feature (B, D) of checked tokens and weights, after so many later stages; default all."""
+        vector, scale, power = self.aggregate(tokens, weights)
+        for stage in self._stages[:stages]:
+            if stage.degree is None:
+                vector, power = _scaled(vector, scale, power), 0.0
+            vector = stage(vector)
+            power *= stage.degree or 0.0
+        return _scaled(vector, scale, power)
+
     @torch.no_grad()
-    def fit(self, batches: Iterable[Tensor | Sequence[Tensor | None]]) -> "Pool":
-        """Fits the stage `project` to training features, in one pass.
+    def fit(self, batches: Iterable[Batch]) -> "Pool":
+        """Fits stages such as `project` to training features; consecutive ones in one pass.
 
         Args:
-            batches: features as `forward` takes them, or tuples that begin with them, as from a DataLoader. If the
-                second item of a tuple is boolean or integer with two or more dimensions, or floating point with the
-                shape of the locations, it is the weights.
+            batches: features as `forward` takes them, or tuples that begin with them, as from a DataLoader. If the next
+                item is boolean or integer with two or more dimensions, or floating point with the shape of the
+                locations, it is the weights; integers of one dimension are labels.
 
         Returns:
             The pool.
 
         Raises:
-            PolycovError: if there is nothing to fit, or there are too few samples.
+            PolycovError: if there is nothing to fit, there are too few samples, or several passes are needed but the
+                batches can be read only once.
         """
-        index = next((i for i, stage in enumerate(self._stages) if stage.fittable), None)
-        if index is None:
-            raise PolycovError(f"There is nothing to fit in {self.spec!r}: it has no stage 'project'.")
-        if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
-            raise PolycovError(
-                f"Expected batches of features, such as [x] or a DataLoader, got {type(batches).__name__}."
-            )
-        self._stages[index].fit(self._pool(x, weights, index) for x, weights in map(_features_and_weights, batches))
+        if not self.fittable:
+            raise PolycovError(f"There is nothing to fit in {self.spec!r}: it has no stage 'project' or 'balance'.")
+        check_batches(batches, self.passes, self.spec)
+        self._fit(batches)
         return self
+
+    @property
+    def passes(self) -> int:
+        """The number of passes over the batches that `fit` takes."""
+        return len(fitted_runs(self._stages))
+
+    def _fit(self, batches: Iterable[Batch]) -> None:
+        fit_stages(self._stages, batches, self._pool)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.channels}, {self.spec!r}, seed={self.seed})"
@@ -232,7 +251,7 @@ class SecondOrderPool(Pool):
             device=tokens.device.type,
             gradient=differentiable or any(map(needs_gradient, (tokens, *self.moment.parameters()))),
             masked=weights is not None,
-            steep=any(stage.steep for stage in self._stages),
+            steep=self.steep,
             route="covariance" if differentiable else self.route,
         )
 
@@ -303,20 +322,3 @@ class FirstOrderPool(Pool):
 
 def _scaled(vector: Tensor, scale: Tensor | None, power: float) -> Tensor:
     return vector if scale is None or not power else vector * (scale**power).unsqueeze(-1)
-
-
-def _features_and_weights(batch: Tensor | Sequence[Tensor | None]) -> tuple[Tensor, Tensor | None]:
-    if isinstance(batch, Tensor):
-        return batch, None
-    if not isinstance(batch, tuple | list) or not batch:
-        raise PolycovError(f"Expected batches to be tensors or tuples of tensors, got {type(batch).__name__}.")
-    second = batch[1] if len(batch) > 1 else None
-    return batch[0], second if isinstance(second, Tensor) and _are_weights(second, batch[0]) else None
-
-
-def _are_weights(second: Tensor, features: Tensor) -> bool:
-    """Whether the second item of a batch is a mask or weights, not labels."""
-    if second.ndim < 2 or second.dtype in MASKS:
-        return second.ndim > 1
-    locations = features.shape[2:] if features.ndim == 4 else features.shape[1:2]
-    return second.dtype in FLOATS and second.shape[1:] in (locations, (locations.numel(),))

@@ -13,7 +13,7 @@ Kind = Literal["moment", "function", "vector", "first_order", "post"]
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 # Parameters that the pool fills in; all others in the signature of a stage are arguments in a spec.
-CONTEXT = ("channels", "features", "seed")
+CONTEXT = ("channels", "features", "blocks", "seed")
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ _STAGES: dict[str, Stage] = {}
 def register(kind: Kind, name: str, *examples: str) -> Callable[[Factory], Factory]:
     """Registers a Module class, or a function that builds a Module, as the stage ``name``.
 
-    The pool fills in parameters called ``channels``, ``features`` and ``seed``; all others are arguments of the stage
-    in a spec.
+    The pool fills in parameters called ``channels``, ``features``, ``blocks`` (sizes of features side by side) and
+    ``seed``; all others are arguments of the stage in a spec.
 
     Args:
         kind: the kind of stage.

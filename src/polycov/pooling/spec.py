@@ -39,8 +39,8 @@ class StageSpec:
                 words.append(f"{name}={_write(value)}")
         return f"{self.stage.name}({', '.join(words)})" if words else self.stage.name
 
-    def build(self, **context: int) -> Any:
-        """Builds the Module; ``context`` holds what the pool fills in (channels, features, seed)."""
+    def build(self, **context: int | tuple[int, ...]) -> Any:
+        """Builds the Module; ``context`` holds what the pool fills in (channels, features, blocks, seed)."""
         values = dict(self.arguments)
         parameters = inspect.signature(self.stage.build).parameters
         positional: list[Any] = []
@@ -53,27 +53,38 @@ class StageSpec:
 
 @dataclass(frozen=True)
 class Spec:
-    """A parsed spec: the aggregation (moment, function and vector, or a first-order pooling) and later stages."""
+    """A parsed spec: what makes a vector of local features, and the stages that follow.
+
+    Attributes:
+        aggregation: moment, function and vector, or a first-order pooling; empty for features side by side.
+        post: the stages that follow.
+        blocks: the specs of features side by side; empty for a single feature.
+    """
 
     aggregation: tuple[StageSpec, ...]
-    post: tuple[StageSpec, ...]
+    post: tuple[StageSpec, ...] = ()
+    blocks: tuple["Spec", ...] = ()
 
     @property
     def first_order(self) -> bool:
-        """Whether it is first-order pooling."""
-        return len(self.aggregation) == 1
+        """Whether it is first-order pooling; of features side by side, whether all are."""
+        return all(block.first_order for block in self.blocks) if self.blocks else len(self.aggregation) == 1
 
     @property
     def stages(self) -> tuple[StageSpec, ...]:
-        """All stages."""
-        return (*self.aggregation, *self.post)
+        """All stages, including those of features side by side."""
+        inner = tuple(stage for block in self.blocks for stage in block.stages)
+        return (*inner, *self.aggregation, *self.post)
 
     def __str__(self) -> str:
-        return " | ".join(map(str, self.stages))
+        blocks = [f"[{', '.join(map(str, self.blocks))}]"] if self.blocks else []
+        return " | ".join([*blocks, *map(str, (*self.aggregation, *self.post))])
 
 
 def parse_spec(text: str) -> Spec:
     """Parses a spec: ``moment | function | vector``, or a first-order pooling, and any number of ``| post``.
+
+    Features side by side are a list of specs in brackets, each with stages of its own, in place of the first stages.
 
     Raises:
         SpecError: if it is invalid.
@@ -81,10 +92,23 @@ def parse_spec(text: str) -> Spec:
     Example:
         >>> str(parse_spec("covariance|sqrt|tensor_sketch( dim=64 )"))
         'covariance | sqrt(5) | tensor_sketch(64)'
+        >>> str(parse_spec("[average, covariance|sqrt|triu] | balance | project(64)"))
+        '[average, covariance | sqrt(5) | triu] | balance | project(64)'
     """
     if not isinstance(text, str) or not text.strip():
         raise SpecError(f"Expected a spec such as 'covariance | sqrt(5) | triu', got {text!r}.")
-    words = [word.strip() for word in text.split("|")]
+    words = _split(text, "|", "[]")
+    side_by_side = words[0].startswith("[")
+    blocks = _parse_blocks(words[0], text) if side_by_side else ()
+    aggregation, rest = ((), words[1:]) if side_by_side else _parse_aggregation(words, text)
+    post = tuple(_parse_stage(word, ("post",), text) for word in rest)
+    if sum(stage.stage.name == "project" for stage in post) > 1:
+        raise SpecError(f"Expected at most one project in {text!r}.")
+    return Spec(aggregation, post, blocks)
+
+
+def _parse_aggregation(words: list[str], text: str) -> tuple[tuple[StageSpec, ...], list[str]]:
+    """The first stages, and the words that remain."""
     first = _parse_stage(words[0], ("moment", "first_order"), text)
     kinds: tuple[Kind, ...] = ("function", "vector") if first.stage.kind == "moment" else ()
     if len(words) < 1 + len(kinds):
@@ -92,10 +116,31 @@ def parse_spec(text: str) -> Spec:
             f"Expected a {kinds[len(words) - 1]} after {words[-1]!r} in {text!r}: moment | function | vector."
         )
     rest = [_parse_stage(word, (kind,), text) for word, kind in zip(words[1:], kinds, strict=False)]
-    post = tuple(_parse_stage(word, ("post",), text) for word in words[1 + len(kinds) :])
-    if sum(stage.stage.name == "project" for stage in post) > 1:
-        raise SpecError(f"Expected at most one project in {text!r}.")
-    return Spec((first, *rest), post)
+    return (first, *rest), words[1 + len(kinds) :]
+
+
+def _parse_blocks(word: str, text: str) -> tuple[Spec, ...]:
+    """The specs of features side by side: a list in brackets."""
+    items = _split(word[1:-1], ",", "[]()")
+    if not word.endswith("]") or len(items) < 2 or not all(items):
+        raise SpecError(
+            f"Cannot read {word!r} in {text!r}. Features side by side are at least two specs in brackets, such as "
+            "'[average, covariance | sqrt(5) | triu]'."
+        )
+    return tuple(map(parse_spec, items))
+
+
+def _split(text: str, separator: str, brackets: str) -> list[str]:
+    """Splits a text where no bracket is open."""
+    parts, depth = [""], 0
+    for character in text:
+        place = brackets.find(character)
+        depth += 0 if place < 0 else (-1 if place % 2 else 1)
+        if character == separator and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += character
+    return [part.strip() for part in parts]
 
 
 def _parse_stage(text: str, kinds: tuple[Kind, ...], where: str) -> StageSpec:

@@ -20,6 +20,7 @@ from polycov.models.head import DEFAULT_CHANNELS
 from polycov.models.model import Model, create_model
 from polycov.models.modes import evaluation_mode
 from polycov.models.weights import load_exactly
+from polycov.pooling.batches import Repeatable
 from polycov.pooling.fitting import supported_size
 from polycov.pooling.methods import fitted_dim
 from polycov.progress import Progress
@@ -32,6 +33,7 @@ from polycov.training.probe import fit_pool, fit_probe, fit_reduction, require_c
 from polycov.training.run_folder import RunFolder, describe_data, load_run
 
 FIXED_OPTIONS = ("freeze", "probe", "optimizer", "batch_size", "seed")  # what a resumed run must not change
+FIT_BATCH = 64
 IMAGES_TO_FIT = 1024  # images that principal components are computed from before end-to-end training, or more if needed
 
 
@@ -215,17 +217,21 @@ class Experiment:
         """Solves for reduction and classifier, and returns the predictions for the test images."""
         store, model, data = self._extract(), self.model.cpu(), self.data
         self._write_description()
-        self._fit_to_data(FeatureBatches(data, store))
+        self._fit_reduction(FeatureBatches(data, store))
         splits: tuple[Split, ...] = ("train", "val")
         labels = {split: torch.tensor(list(data[split].labels)) for split in splits}
         with evaluation_mode(model):
-            reduced = {split: (model.reduce(x) for x in store.batches(data[split])) for split in splits}
+            reduced = {split: self._reduced(store, split) for split in splits}
             with torch.no_grad():
                 ridge = fit_probe(model.pool, reduced, labels, len(data.classes)).ridge
         set_classifier(model, ridge)
         self.chosen = {"val_accuracy": ridge.val_accuracy, "strength": ridge.strength}
         network = FeatureClassifier(model).to(self.accelerator.device)
         return predict_split(network, FeatureBatches(data, store), "test", self.accelerator)
+
+    def _reduced(self, store: FeatureStore, split: Split) -> Repeatable[Tensor]:
+        """Local features of a split, as the pool takes them."""
+        return Repeatable(lambda: map(self.model.reduce, store.batches(self.data[split])))
 
     def _write_description(self) -> None:
         if self.accelerator.is_main_process:
@@ -253,23 +259,28 @@ class Experiment:
 
     def _fit_to_data(self, source: BatchSource) -> None:
         """Principal components and fitted projections, from training images, before the training begins."""
+        self._fit_reduction(source)
+        fit_pool(self.model, Repeatable(lambda: self._local_features(source)))
+
+    def _fit_reduction(self, source: BatchSource) -> None:
         if isinstance(self.model.reduction, nn.Conv2d) and self.config.training.init is None:
-            fit_reduction(self.model, self._local_features(source))
-        fit_pool(self.model, self._local_features(source))
+            fit_reduction(self.model, (features for features, _ in self._local_features(source)))
 
     @torch.no_grad()
-    def _local_features(self, source: BatchSource) -> Iterator[Tensor]:
-        """Local features of the training images: of all if they are on disk, else of some."""
+    def _local_features(self, source: BatchSource) -> Iterator[tuple[Tensor, Tensor]]:
+        """Local features and labels of the training images: of all if they are on disk, else of some."""
         if self.store is not None:
-            yield from self.store.batches(self.data["train"])
+            train = self.data["train"]
+            labels = torch.tensor(list(train.labels))
+            yield from zip(self.store.batches(train, FIT_BATCH), labels.split(FIT_BATCH), strict=True)
             return
         count, pooling = len(self.data["train"]), self.config.pooling
         most = max(IMAGES_TO_FIT, fitted_dim(pooling.pool, pooling.dim))
         chosen = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:most].tolist()
         backbone = self.model.backbone.to(self.accelerator.device)
         with evaluation_mode(backbone), self.progress.task("fitting to training images", len(chosen)) as task:
-            for images, _, _ in source.batches("train", [chosen[i : i + 32] for i in range(0, len(chosen), 32)]):
-                yield backbone(images.to(self.accelerator.device)).cpu()
+            for images, labels, _ in source.batches("train", [chosen[i : i + 32] for i in range(0, len(chosen), 32)]):
+                yield backbone(images.to(self.accelerator.device)).cpu(), labels
                 task.advance(len(images))
 
 

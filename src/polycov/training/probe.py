@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,11 @@ from polycov.data.images import Split
 from polycov.errors import PolycovError
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
+from polycov.pooling.batches import Repeatable
 from polycov.pooling.methods import needs_training
 from polycov.pooling.pool import Pool
-from polycov.pooling.post.pca import StreamingPCA
+from polycov.pooling.post.pca import principal_components
+from polycov.pooling.post.statistics import Statistics
 from polycov.pooling.tokens import maps_to_tokens
 
 STRENGTHS = tuple(10.0 ** (i / 2) for i in range(-10, 4))  # of the ridge, over the mean squared length of a feature
@@ -34,13 +37,13 @@ def channel_components(batches: Iterable[Tensor], channels: int | None = None) -
     Raises:
         PolycovError: if there are fewer local features than components.
     """
-    pca = StreamingPCA()
+    statistics = Statistics()
     width = 0
     for features in batches:
         tokens = maps_to_tokens(features)
         width = tokens.shape[-1]
-        pca.update(tokens.reshape(-1, width))
-    return pca.components(min(width, pca.samples) if channels is None else channels)
+        statistics.update(tokens.reshape(-1, width))
+    return principal_components(statistics, min(width, statistics.samples) if channels is None else channels)
 
 
 @torch.no_grad()
@@ -71,11 +74,16 @@ def fit_reduction(model: Model, batches: Iterable[Tensor]) -> None:
 
 
 @torch.no_grad()
-def fit_pool(model: Model, batches: Iterable[Tensor]) -> None:
-    """Fits the stages of the pool that are fitted to data, if there are any; ``batches`` as in `fit_reduction`."""
+def fit_pool(model: Model, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
+    """Fits the stages of the pool that are fitted to data, if there are any.
+
+    Args:
+        model: model with the pool.
+        batches: local features of the backbone, as in `fit_reduction`, and labels (B,); they may be read several times.
+    """
     if not model.pool.is_fitted:
         with evaluation_mode(model):
-            model.pool.fit(model.reduce(features) for features in batches)
+            model.pool.fit(Repeatable(lambda: ((model.reduce(features), labels) for features, labels in batches)))
 
 
 @dataclass(frozen=True)
@@ -125,8 +133,25 @@ def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tens
     Raises:
         PolycovError: if there are no validation features.
     """
-    if not len(val):
+    _require_validation(val)
+    choice = _choose(train, train_labels, val, val_labels, classes)
+    return _solve(torch.cat([train, val]), torch.cat([train_labels, val_labels]), classes, choice)
+
+
+def _require_validation(features: Tensor) -> None:
+    if not len(features):
         raise PolycovError("The probe chooses its strength on validation images: expected --val-fraction above 0.")
+
+
+class _Choice(NamedTuple):
+    """What is chosen on validation, and which validation features are then classified correctly."""
+
+    strength: float
+    scale: float
+    correct: Tensor
+
+
+def _choose(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tensor, classes: int) -> _Choice:
     path = _RidgePath(train, train_labels, classes)
     targets = _indicators(val_labels, classes)
     best: tuple[tuple[float, float], float, Tensor] | None = None
@@ -136,10 +161,12 @@ def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tens
         if best is None or value > best[0]:
             best = (value, strength, outputs)
     _, strength, outputs = best  # type: ignore[misc]
-    scale = calibrate(outputs, val_labels)
-    everything = _RidgePath(torch.cat([train, val]), torch.cat([train_labels, val_labels]), classes)
-    weight, bias = everything.solve(strength)
-    return Ridge((weight * scale).float(), (bias * scale).float(), strength, outputs.argmax(1) == val_labels)
+    return _Choice(strength, calibrate(outputs, val_labels), outputs.argmax(1) == val_labels)
+
+
+def _solve(features: Tensor, labels: Tensor, classes: int, choice: _Choice) -> Ridge:
+    weight, bias = _RidgePath(features, labels, classes).solve(choice.strength)
+    return Ridge((weight * choice.scale).float(), (bias * choice.scale).float(), choice.strength, choice.correct)
 
 
 def calibrate(outputs: Tensor, labels: Tensor) -> float:
@@ -249,11 +276,15 @@ def require_closed_form(method: str) -> None:
 def fit_probe(
     pool: Pool, batches: Mapping[Split, Iterable[Tensor]], labels: Mapping[Split, Tensor], classes: int
 ) -> Probe:
-    """Fits a ridge classifier on the features of a pool; the pool itself must be fitted.
+    """Fits the pool, if it needs fitting and is not fitted yet, and a ridge classifier on its features.
+
+    Both are fitted to the training images, the strength of the ridge is chosen on validation, and both are fitted again
+    to training and validation together.
 
     Args:
         pool: pool of local features.
-        batches: local features as the pool takes them, of "train", "val" and any further splits to pool.
+        batches: local features as the pool takes them, of "train", "val" and any further splits to pool; they may be
+            read several times.
         labels: labels of "train" and "val", (n,).
         classes: their number.
 
@@ -261,11 +292,31 @@ def fit_probe(
         PolycovError: if there are no validation images, or the pool needs training.
     """
     require_closed_form(pool.spec)
+    known: tuple[Split, ...] = ("train", "val")
+    fit_the_pool = not pool.is_fitted
+    if fit_the_pool:
+        pool.fit(Repeatable(lambda: _labelled(batches, labels, known[:1])))
     start = time.perf_counter()
     features = {split: pool_batches(pool, local) for split, local in batches.items()}
     seconds = time.perf_counter() - start
-    ridge = fit_ridge(features["train"], labels["train"], features["val"], labels["val"], classes)
-    return Probe(ridge, features, seconds)
+    _require_validation(features["val"])
+    choice = _choose(features["train"], labels["train"], features["val"], labels["val"], classes)
+    if fit_the_pool:
+        pool.fit(Repeatable(lambda: _labelled(batches, labels, known)))
+        features = {split: pool_batches(pool, local) for split, local in batches.items()}
+    both = torch.cat([features[split] for split in known])
+    return Probe(_solve(both, torch.cat([labels[split] for split in known]), classes, choice), features, seconds)
+
+
+def _labelled(
+    batches: Mapping[Split, Iterable[Tensor]], labels: Mapping[Split, Tensor], splits: Iterable[Split]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Batches of some splits, with their labels."""
+    for split in splits:
+        begin = 0
+        for features in batches[split]:
+            yield features, labels[split][begin : begin + len(features)]
+            begin += len(features)
 
 
 @torch.no_grad()

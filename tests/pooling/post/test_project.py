@@ -42,11 +42,40 @@ def test_an_unfitted_pool_says_how_to_fit_it_and_a_state_dict_restores_the_fit()
     assert torch.equal(unfitted(x), pool(x))
 
 
-def test_too_few_samples_are_rejected() -> None:
+@pytest.mark.parametrize("fit", ["pca", "whitened", "classes"])
+def test_few_samples_are_fitted_as_far_as_they_reach(fit: str) -> None:
+    x, labels = features(5, 12, 4), torch.tensor([0, 1, 0, 1, 0])
+    pool = polycov.create_pool(f"covariance | sqrt(5) | triu | project(8, fit={fit})", 4, seed=3).double()
+    pool.fit([(x, labels)])
+    weight = pool.state_dict()["post.0.weight"]
+    assert torch.linalg.matrix_rank(weight) == 8
+    rest = weight[5:]
+    torch.testing.assert_close(rest @ rest.mT, torch.eye(3, dtype=torch.float64))
+    torch.testing.assert_close(rest @ weight[:5].mT, torch.zeros(3, 5, dtype=torch.float64), atol=1e-8, rtol=0)
+    feature = pool(x).detach()
+    assert float(feature[:, 5:].std(0).max()) < 1e-8  # the samples do not vary there
+    assert float(feature[:, :4].std(0).min()) > 1e-3
+    smaller = polycov.create_pool(f"covariance | sqrt(5) | triu | project(4, fit={fit})", 4).double()
+    torch.testing.assert_close(smaller.fit([(x, labels)])(x), feature[:, :4])
+
+
+def test_whitening_gives_components_similar_variance() -> None:
+    x = features(60, 12, 4)
+    pool = polycov.create_pool("covariance | sqrt(5) | triu | project(6, fit=whitened)", 4).double().fit([x])
+    before = polycov.create_pool("covariance | sqrt(5) | triu", 4).double()(x)
+    variances = torch.linalg.svdvals(before - before.mean(0))[:6].square() / 60
+    expected = variances / (variances + 0.1 * variances.mean())
+    torch.testing.assert_close(pool(x).detach().var(0, correction=0), expected)
+
+
+def test_an_unknown_fit_is_refused() -> None:
+    with pytest.raises(polycov.PolycovError, match=r"Unknown fit 'clases' of project.*Did you mean 'classes'"):
+        polycov.create_pool("average | project(2, fit=clases)", 4)
+
+
+def test_no_samples_and_nothing_to_fit_are_rejected() -> None:
     pool = polycov.create_pool("average | project(3)", 4)
-    with pytest.raises(polycov.PolycovError, match="Cannot fit 3 principal components to 2 samples of 4"):
-        pool.fit([torch.rand(2, 5, 4)])
-    with pytest.raises(polycov.PolycovError, match="to 0 samples"):
+    with pytest.raises(polycov.PolycovError, match=r"Cannot fit project\(3\) to 0 samples"):
         pool.fit([])
     with pytest.raises(polycov.PolycovError, match="nothing to fit in 'average'"):
         polycov.create_pool("average", 4).fit([torch.rand(2, 5, 4)])
@@ -91,7 +120,7 @@ def test_fit_takes_integers_of_two_dimensions_as_a_mask_and_of_one_as_labels(dty
     assert torch.equal(results[1], results[0])
     assert torch.equal(results[3], results[2])
     assert not torch.allclose(results[2], results[0])
-    with pytest.raises(polycov.PolycovError, match=r"mask of shape \(12, 12\).* of shape \(12, 3\)"):
+    with pytest.raises(polycov.PolycovError, match=r"weights of shape \(12, 12\).* of shape \(12, 3\)"):
         pools[0].fit([(train, mask[:, :3].to(dtype))])
 
 

@@ -1,5 +1,5 @@
-"""Stages that may follow the vector: elementwise normalisation and a fitted projection."""
+"""Stages that may follow the vector: normalisation of samples, and fitted scales and projections."""
 
-from polycov.pooling.post import normalize, project
+from polycov.pooling.post import balance, normalize, project
 
-__all__ = ["normalize", "project"]
+__all__ = ["balance", "normalize", "project"]

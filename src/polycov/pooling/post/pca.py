@@ -3,79 +3,90 @@
 scikit-learn's IncrementalPCA is approximate, and the core needs torch alone.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
+from polycov.pooling.post.statistics import Statistics
+
+RANK = 1e-10  # eigenvalues below this share of the largest are zero
+SHRINKAGE = 0.1  # of whitening
 
 
-class StreamingPCA:
-    """Principal components in one pass over batches of rows.
+class Spectrum(NamedTuple):
+    """The scatter matrix Σ (x − mean)(x − mean)ᵀ = V diag(λ) Vᵀ, without its null space.
 
-    Up to D rows are stored and their Gram matrix is decomposed; from then on only the count, the mean and the D × D
-    scatter matrix are kept. So memory is at most about D × D numbers, however many rows there are.
+    Attributes:
+        mean: of the rows, (D,).
+        values: λ, (r,), the largest first.
+        vectors: V, (D, r), orthonormal columns.
     """
 
-    def __init__(self) -> None:
-        self.stored: list[Tensor] = []
-        self.count = 0  # rows already in the scatter matrix
-        self.mean: Tensor | None = None
-        self.scatter: Tensor | None = None
+    mean: Tensor
+    values: Tensor
+    vectors: Tensor
 
-    @property
-    def samples(self) -> int:
-        """The number of rows seen."""
-        return self.count + sum(len(rows) for rows in self.stored)
 
-    def update(self, rows: Tensor) -> None:
-        """Adds a batch of rows, (B, D)."""
-        if not len(rows):
-            return
-        self.stored.append(rows.detach())
-        if sum(len(stored) for stored in self.stored) > rows.shape[1]:
-            self._fold()
+def spectrum(statistics: Statistics) -> Spectrum:
+    """Returns the eigenvalues and eigenvectors of the scatter, in float64: of up to D rows from their Gram matrix.
 
-    def _fold(self) -> None:
-        """Moves the stored rows into the scatter matrix."""
-        rows = torch.cat(self.stored).double()
-        self.stored = []
+    Raises:
+        PolycovError: if there are no rows.
+    """
+    rows = statistics.rows()
+    if rows is not None and not len(rows):
+        raise PolycovError("Cannot fit a projection to 0 samples.")
+    if rows is None:
+        statistics.fold()
+        mean: Tensor = statistics.mean  # type: ignore[assignment]
+        values, vectors = torch.linalg.eigh(statistics.scatter)
+    else:
         mean = rows.mean(0)
         centred = rows - mean
-        scatter = centred.mT @ centred
-        if self.mean is None or self.scatter is None:
-            self.count, self.mean, self.scatter = len(rows), mean, scatter
-            return
-        total = self.count + len(rows)  # scatter of a union: the sum of both, and that of the two means
-        gap = mean - self.mean
-        self.scatter += scatter + torch.outer(gap, gap) * (self.count * len(rows) / total)
-        self.mean = self.mean + gap * (len(rows) / total)
-        self.count = total
+        values, vectors = torch.linalg.eigh(centred @ centred.mT)
+    keep = values > RANK * values[-1].clamp(min=0)
+    values, vectors = values[keep].flip(0), vectors[:, keep].flip(1)
+    if rows is not None:
+        vectors = centred.mT @ (vectors / values.sqrt())
+    return Spectrum(mean, values, vectors)
 
-    def components(self, k: int) -> tuple[Tensor, Tensor]:
-        """Returns the mean (D,) and the k leading components (k, D), rows of unit length, in float64.
 
-        The sign of each component makes its largest entry positive.
+def principal_components(statistics: Statistics, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the mean (D,) and the k leading components (k, D), rows of unit length, in float64.
 
-        Raises:
-            PolycovError: if there are fewer than k rows or fewer than k columns.
-        """
-        return self.spectrum(k)[:2]
+    Of up to D rows the Gram matrix is decomposed, of more rows the scatter matrix. The sign of each component makes its
+    largest entry positive.
 
-    def spectrum(self, k: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns what `components` does, and the variance of the rows along each component, (k,)."""
-        if self.scatter is not None and self.stored:
-            self._fold()
-        if self.scatter is not None and self.mean is not None:
-            mean = self.mean
-            _check_size(k, self.samples, len(mean))
-            values, vectors = torch.linalg.eigh(self.scatter)
-            values, basis = values[-k:].flip(0), vectors[:, -k:].flip(1).mT
-        else:
-            rows = torch.cat(self.stored).double() if self.stored else torch.empty(0, 0)
-            _check_size(k, *rows.shape)
-            mean, basis, values = _small_components(rows, k)
-        peak = basis.gather(1, basis.abs().argmax(1, keepdim=True))
-        return mean, basis * peak.sign(), values.clamp(min=0) / max(self.samples, 1)
+    Raises:
+        PolycovError: if there are fewer than k rows or fewer than k columns.
+
+    Example:
+        >>> statistics = Statistics()
+        >>> statistics.update(torch.tensor([[0.0, 1.0], [2.0, 1.0], [4.0, 1.0]]))
+        >>> principal_components(statistics, 1)
+        (tensor([2., 1.], dtype=torch.float64), tensor([[1., 0.]], dtype=torch.float64))
+    """
+    return principal_variances(statistics, k)[:2]
+
+
+def principal_variances(statistics: Statistics, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns what `principal_components` does, and the variance of the rows along each component, (k,)."""
+    rows = statistics.rows()
+    if rows is None:
+        statistics.fold()
+    if statistics.scatter is not None and statistics.mean is not None:
+        mean = statistics.mean
+        _check_size(k, statistics.samples, len(mean))
+        values, vectors = torch.linalg.eigh(statistics.scatter)
+        values, basis = values[-k:].flip(0), vectors[:, -k:].flip(1).mT
+    else:
+        rows = torch.empty(0, 0) if rows is None else rows
+        _check_size(k, *rows.shape)
+        mean, basis, values = _small_components(rows, k)
+    peak = basis.gather(1, basis.abs().argmax(1, keepdim=True))
+    return mean, basis * peak.sign(), values.clamp(min=0) / max(statistics.samples, 1)
 
 
 def _small_components(rows: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -94,3 +105,23 @@ def _check_size(k: int, samples: int, columns: int) -> None:
             f"Cannot fit {k} principal components to {samples} samples of {columns} dimensions: "
             f"at most {min(samples, columns)} are possible."
         )
+
+
+def whitened_components(statistics: Statistics, k: int) -> tuple[Tensor, Tensor]:
+    """Returns the mean (D,) and the leading components (k', D), divided by √(variance + a tenth of the mean one).
+
+    Without the tenth, components that only carry noise would weigh as much as all others. k' is k, or the rank.
+    """
+    of = spectrum(statistics)
+    variances = of.values[:k] / statistics.samples
+    return of.mean, (of.vectors[:, :k] / (variances + SHRINKAGE * variances.mean()).sqrt()).mT
+
+
+def completed(components: Tensor, k: int, seed: int) -> Tensor:
+    """Returns components (k', D) and, if they are fewer than k, as many random directions orthogonal to them."""
+    missing, columns = k - len(components), components.shape[1]
+    if missing <= 0:
+        return components
+    random = torch.randn(missing, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    basis = torch.linalg.qr(torch.cat([components, random.to(components)]).mT).Q.mT
+    return torch.cat([components, basis[len(components) :]])

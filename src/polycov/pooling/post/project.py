@@ -1,70 +1,66 @@
 """A linear map fitted in closed form to training features."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import NotFittedError, PolycovError, positive_int
-from polycov.pooling.post.base import Post
-from polycov.pooling.post.pca import StreamingPCA
+from polycov.errors import PolycovError, known, positive_int
+from polycov.pooling.post.base import FittedPost
+from polycov.pooling.post.classes import class_components
+from polycov.pooling.post.pca import completed, principal_components, whitened_components
+from polycov.pooling.post.statistics import Statistics
 from polycov.pooling.registry import register
-from polycov.pooling.transforms import is_batched
+
+FITS: dict[str, Callable[[Statistics, int], tuple[Tensor, Tensor]]] = {
+    "pca": principal_components,
+    "whitened": whitened_components,
+    "classes": class_components,
+}
 
 
-@register("post", "project", "project(5)")
-class Project(Post):
-    """A linear map to ``dim`` dimensions, fitted by ``pool.fit(batches)`` (PCA) and trainable from there.
+@register("post", "project", "project(5)", "project(5, fit=whitened)", "project(5, fit=classes)")
+class Project(FittedPost):
+    """A linear map to ``dim`` dimensions, fitted by ``pool.fit(batches)`` and trainable from there.
 
     A random sketch must be wide because it does not depend on the data; a fitted map can be narrow.
 
     Args:
         features: the dimension of the input.
-        dim: the dimension of the output.
+        dim: the dimension of the output. If the samples span fewer dimensions, a random basis of what they do not reach
+            completes it.
+        fit: pca, principal components; whitened, principal components scaled to similar variance; classes, what a ridge
+            classifier needs, completed by principal components: batches come with labels.
+        seed: of the random basis.
     """
 
-    fittable = True
-    fitted: Tensor
-
-    def __init__(self, features: int, dim: int) -> None:
-        super().__init__(positive_int("project", "dim", dim))
+    def __init__(self, features: int, dim: int, *, fit: str = "pca", seed: int = 0) -> None:
+        super().__init__(features)
+        self.out_features = positive_int("project", "dim", dim)
         if dim > features:
             raise PolycovError(f"Expected dim of project to be at most the {features} features before it, got {dim}.")
+        if fit not in FITS:
+            raise PolycovError(f"Unknown fit {fit!r} of project. {known(str(fit), FITS)}")
+        self.kind, self.seed = fit, seed
         self.weight = nn.Parameter(torch.zeros(dim, features))
         self.bias = nn.Parameter(torch.zeros(dim))
-        self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
-        self._known_fitted = False  # a copy of the buffer that can be read without waiting for the device
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the map is fitted, or was loaded from one that is."""
-        return self._known_fitted or (not self.fitted.is_meta and bool(self.fitted))
 
     @torch.no_grad()
-    def fit(self, batches: Iterable[Tensor]) -> None:
-        """Fits the map to batches of features, in one pass: x ↦ components (x − mean).
+    def fit(self, statistics: Statistics) -> None:
+        """Fits the map: x ↦ components (x − mean).
 
         Raises:
-            PolycovError: if there are fewer samples than dimensions of the output.
+            PolycovError: if there are no samples, or a fit to classes gets no labels.
         """
-        pca = StreamingPCA()
-        for batch in batches:
-            pca.update(batch)
-        mean, components = pca.components(self.out_features)
+        if not statistics.samples:
+            raise PolycovError(f"Cannot fit project({self.out_features}) to 0 samples.")
+        most = min(self.out_features, statistics.samples)
+        mean, components = FITS[self.kind](statistics, most)
+        components = completed(components, self.out_features, self.seed)
         self.weight.copy_(components)
         self.bias.copy_(-(components @ mean))
-        self.fitted.fill_(True)
-        self._known_fitted = True
-
-    def _load_from_state_dict(self, *args: Any) -> None:
-        super()._load_from_state_dict(*args)
-        self._known_fitted = not self.fitted.is_meta and bool(self.fitted)
+        self._set_fitted()
 
     def forward(self, x: Tensor) -> Tensor:
-        if not (self._known_fitted or is_batched(self.fitted) or bool(self.fitted)):
-            raise NotFittedError(
-                f"The stage project({self.out_features}) is not fitted. Call pool.fit(batches) with batches of "
-                "training features, or load the state_dict of a fitted pool."
-            )
+        self._require_fitted(f"project({self.out_features})")
         return nn.functional.linear(x, self.weight.to(x.dtype), self.bias.to(x.dtype))

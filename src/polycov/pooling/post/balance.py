@@ -1,0 +1,73 @@
+"""Features side by side, brought to the same energy."""
+
+import torch
+from torch import Tensor
+
+from polycov.errors import PolycovError, finite_number
+from polycov.pooling.post.base import FittedPost
+from polycov.pooling.post.statistics import Statistics
+from polycov.pooling.registry import register
+
+
+def balancing_factors(variances: Tensor, blocks: tuple[int, ...], weights: tuple[float, ...]) -> Tensor:
+    """Returns w_b / √(the sum of the variances of block b), for each entry, (D,). A constant block is only weighted.
+
+    Args:
+        variances: of every entry, (D,).
+        blocks: the sizes of the blocks; they add up to D.
+        weights: w, of every block.
+
+    Example:
+        >>> balancing_factors(torch.tensor([3.0, 1.0, 16.0]), (2, 1), (1.0, 2.0))
+        tensor([0.5000, 0.5000, 0.5000])
+    """
+    factors = []
+    for part, weight in zip(variances.split(blocks), weights, strict=True):
+        energy = part.sum()
+        factors.append((weight * torch.where(energy > 0, energy, 1.0).rsqrt()).expand(len(part)))
+    return torch.cat(factors)
+
+
+@register("post", "balance", "balance", "balance(2)")
+class Balance(FittedPost):
+    """Scales each of the features side by side so that its variance on training features adds up to weight².
+
+    What has many large entries would otherwise outweigh the rest in principal components and regularised classifiers.
+    Fitted by ``pool.fit(batches)``. For a scale of each sample instead, end the specs of the features with ``l2``.
+
+    Args:
+        weights: one for each of the features side by side; none for all 1.
+        features: the dimension of the input.
+        blocks: the sizes of the features side by side.
+    """
+
+    degree = 1.0
+    factors: Tensor
+
+    def __init__(self, *weights: float, features: int, blocks: tuple[int, ...]) -> None:
+        super().__init__(features)
+        if len(weights) not in (0, len(blocks)):
+            raise PolycovError(
+                f"Expected as many weights of balance as there are features side by side, {len(blocks)}, or none, got "
+                f"{len(weights)}."
+            )
+        self.blocks = blocks
+        self.weights = tuple(finite_number("balance", "weight", w, 0, 1e6) for w in weights) or (1.0,) * len(blocks)
+        self.register_buffer("factors", torch.zeros(features))
+
+    @torch.no_grad()
+    def fit(self, statistics: Statistics) -> None:
+        """Sets the scale of each block.
+
+        Raises:
+            PolycovError: if there are no samples.
+        """
+        if not statistics.samples:
+            raise PolycovError("Cannot fit balance to 0 samples.")
+        _, variances = statistics.spread()
+        self.factors.copy_(balancing_factors(variances, self.blocks, self.weights))
+        self._set_fitted()
+
+    def forward(self, x: Tensor) -> Tensor:
+        self._require_fitted("balance")
+        return x * self.factors.to(x.dtype)
