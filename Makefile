@@ -27,7 +27,7 @@ test-fast: $(VENV)/.developer  ## the tests that take less than a second or two 
 test-oldest: ## the tests with the oldest versions that pyproject.toml promises (its torch is large)
 	@test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
 	.venv-oldest/bin/python -m pip install --quiet --upgrade pip
-	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[train,export,sklearn,data]' --group test
+	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[train,export,search,sklearn,data]' --group test
 	.venv-oldest/bin/python -m pytest -n auto -o filterwarnings=default
 
 bench: $(VENV)/.train  ## measure time and memory against a plain iSQRT-COV (half an hour; BENCH="--what methods" for less)

@@ -39,7 +39,7 @@ def _probe(monkeypatch: pytest.MonkeyPatch) -> None:
         object.__setattr__(made, "test_accuracy", 0.5)
         return made
 
-    monkeypatch.setattr(roots, "measure_probe", measure)
+    monkeypatch.setattr(roots, "measure_frozen", measure)
 
 
 def test_more_iterations_are_closer_to_the_exact_root_in_value_and_gradient() -> None:

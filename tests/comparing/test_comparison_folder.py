@@ -23,13 +23,23 @@ def folder(tmp_path: Path) -> ComparisonFolder:
 
 
 def test_records_come_back_each_once(folder: ComparisonFolder) -> None:
-    folder.append(RECORD, [3, 4])
-    folder.append(replace(RECORD, seed=1), [5])
-    folder.append(replace(RECORD, seconds=2.0), [3, 4])
+    folder.append(RECORD, {"val": [3, 4], "test": [0]})
+    folder.append(replace(RECORD, seed=1), {"val": [5], "test": [0]})
+    folder.append(replace(RECORD, seconds=2.0), {"val": [3, 4], "test": [0]})
     assert folder.records() == [replace(RECORD, seconds=2.0), replace(RECORD, seed=1)]
-    assert folder.val_images() == {0: [3, 4], 1: [5]}
+    assert folder.scored() == {0: {"val": [3, 4], "test": [0]}, 1: {"val": [5], "test": [0]}}
     assert folder.has_record(Setting("ipccp-ts", 16, 1))
     assert not folder.has_record(Setting("ipccp-ts", 16, 2))
+
+
+def test_older_folders_list_validation_images_alone(folder: ComparisonFolder) -> None:
+    folder.append(RECORD, {})
+    (folder.path / "splits" / "0.json").write_text("[3, 4]")
+    config = folder.path / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_text()), "counts": {"test": 2}}))
+    assert folder.scored() == {0: {"val": [3, 4], "test": [0, 1]}}
+    folder.append(replace(RECORD, seed=1), {"val": [3, 5], "test": [7, 8]})
+    assert folder.scored()[0] == {"val": [3, 4], "test": [7, 8]}  # the same for all seeds
 
 
 def test_another_comparison_or_version_is_refused(folder: ComparisonFolder) -> None:
@@ -48,7 +58,7 @@ def test_another_comparison_or_version_is_refused(folder: ComparisonFolder) -> N
 
 @pytest.mark.parametrize("line", ["{}", '{"method": 3}', "[1]", "nonsense"])
 def test_a_damaged_record_is_named_with_its_line(folder: ComparisonFolder, line: str) -> None:
-    folder.append(RECORD, [])
+    folder.append(RECORD, {"val": [], "test": []})
     with (folder.path / "records.jsonl").open("a") as file:
         file.write(line + "\n")
     with pytest.raises(PolycovError, match=r"[Ll]ine 2 of .*records\.jsonl"):

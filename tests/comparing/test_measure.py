@@ -48,3 +48,8 @@ def test_the_time_of_pooling_is_that_of_all_locations(trees: Path, tmp_path: Pat
     assert tokens["train"].shape[1] == 1
     assert reduced.pool_ms(pool, tokens, seconds=1e9) < 1e6  # not the seconds of pooling a single location
     assert reduced.pool_ms(pool, reduced.tokens(data, 0), seconds=1.0) == 1e3 / len(data.all_samples())
+
+
+def test_fractions_survive_packing() -> None:
+    scores = torch.rand(37, generator=torch.Generator().manual_seed(0))
+    np.testing.assert_array_equal(unpack(pack(scores), 37), scores.numpy())

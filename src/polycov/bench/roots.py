@@ -9,9 +9,10 @@ from torch import Tensor
 from polycov.bench.measure import Job, Tick, forward, interleave, quartiles, ratios, training_step
 from polycov.bench.tables import EXACT, Row, Shape
 from polycov.comparing.grid import Setting
-from polycov.comparing.measure import ReducedFeatures, measure_probe
+from polycov.comparing.measure import ReducedFeatures, measure_frozen
 from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import SeededData
+from polycov.comparing.protocols.classifiers import ProbeProtocol
 from polycov.data.read import read_splits
 from polycov.models.backbones import input_size
 from polycov.models.head import PROBE_CHANNELS
@@ -139,7 +140,7 @@ def relative(value: Tensor, expected: Tensor) -> float:
 def _accuracy(name: str, local: LocalFeatures, seed: int, tick: Tick | None) -> tuple[float, float]:
     """The accuracy on validation and on test images."""
     setting = Setting(spec_of(name), None, seed)
-    result = measure_probe(setting, local.data.split(seed), local.reduced, local.channels)
+    result = measure_frozen(setting, local.data.split(seed), local.reduced, local.channels, ProbeProtocol())
     if tick:
         tick()
     return result.val_accuracy, result.test_accuracy

@@ -12,13 +12,18 @@ from polycov.comparing.comparison import Comparison, load_comparison
 from polycov.comparing.explanations import explain_gallery
 from polycov.comparing.grid import METHODS, Limits, Setting, first_order_pools, grid, grid_notes
 from polycov.comparing.live import live_table
-from polycov.comparing.measure import ReducedFeatures, measure_probe, measure_trained
+from polycov.comparing.measure import ReducedFeatures, measure_frozen, measure_trained, pool_setting
 from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import Prepared, prepare
-from polycov.comparing.records import Record
+from polycov.comparing.protocols.neighbours import RetrievalProtocol
+from polycov.comparing.protocols.protocol import FrozenProtocol, Pooled
+from polycov.comparing.records import Measurement, Record
 from polycov.comparing.report.gallery import make_gallery
 from polycov.comparing.schedule import StopRequest, helpers, outside_process_group
+from polycov.comparing.storage import StorageCurve, measure_storage
+from polycov.comparing.study import stored_points
 from polycov.data.feature_store import FeatureStore
+from polycov.data.images import ImageData
 from polycov.errors import PolycovError
 from polycov.progress import SILENT, Progress, Task, TasksOnly
 from polycov.system.devices import choose_device
@@ -27,6 +32,8 @@ from polycov.training.config import replace_options
 from polycov.training.experiment import preprocessing_for
 from polycov.training.extraction import Extracted, Extraction, reduced_channels
 from polycov.training.features import build_backbone
+
+EXPLAINED = ("probe", "train", "finetune")  # heads with a linear classifier
 
 
 def compare(
@@ -62,7 +69,7 @@ def compare(
             where = prepared.folder.path
             raise KeyboardInterrupt(f"Run the same command again to resume the comparison in {where}.") from error
         comparison = load_comparison(prepared.folder.path)
-        return job.with_gallery(comparison) if rank == 0 else comparison
+        return job.with_gallery(job.with_storage(comparison)) if rank == 0 else comparison
 
 
 class ComparisonJob:
@@ -80,9 +87,11 @@ class ComparisonJob:
         self.prepared, self.progress = prepared, progress
         self.options, self.folder = prepared.options, prepared.folder
         self.channels = prepared.config.pooling.channels or 0
+        self.protocol = prepared.options.protocol()
         self.settings: list[Setting] = []
         self._features: ReducedFeatures | None = None
         self._last = prepared.config.network.stage == "last"
+        self._by_class: ReducedFeatures | None = None  # of their own, since both keep what they computed last
 
     def plan(self) -> None:
         """Extracts features if the head needs them, and lays out the grid.
@@ -90,12 +99,13 @@ class ComparisonJob:
         Raises:
             PolycovError: if there is nothing to compare, or features would not fit into memory.
         """
-        samples, width = self.prepared.data.fewest_training_images(), self.channels
-        if self.options.head == "probe":
+        splits = (self.prepared.data, self.prepared.unseen)
+        samples, width = min(data.fewest_training_images() for data in splits if data is not None), self.channels
+        if isinstance(self.protocol, FrozenProtocol):
             extracted = self._extract()
             width = extracted.local.channels
             self.channels = self._fittable_channels(extracted.local, samples)
-            self._features = ReducedFeatures(extracted)
+            self._features, self._by_class = ReducedFeatures(extracted), ReducedFeatures(extracted)
         methods, dims = self.prepared.methods, self.prepared.dims
         limits = Limits(self.channels, width, samples, self._last)
         for note in grid_notes(methods, dims, limits):
@@ -154,20 +164,14 @@ class ComparisonJob:
         done = {record.key for record in records}
         remaining = [setting for setting in self.settings if setting.key not in done]
         task.update(len(self.settings) - len(remaining), status)
-        task.show(live_table(records, self.settings, remaining))
+        task.show(live_table(records, self.settings, remaining, self.protocol.score))
         return remaining
 
     def _measure(self, setting: Setting) -> str:
         """Measures and records a setting; returns the result in words."""
         start, data = time.time(), self.prepared.data.split(setting.seed)
         self.prepared.require_unchanged()
-        if self._features is not None:
-            measurement = measure_probe(setting, data, self._features, self.channels)
-        else:
-            run = self.folder.run_folder(setting)
-            measurement = measure_trained(
-                setting, data, self.prepared.config, run, self.prepared.cache, TasksOnly(self.progress)
-            )
+        measurement = self._measured(setting, data)
         record = Record(
             method=setting.method,
             dim=setting.dim,
@@ -179,10 +183,33 @@ class ComparisonJob:
             hardware=hardware("cpu" if self._features is not None else choose_device(self.options.runtime.device)),
             versions=versions(),
         )
+        self.folder.append(record, self._scored(data, record))
+        return f"{setting}: test {self.protocol.score} {measurement.test_accuracy:.1%}"
+
+    def _measured(self, setting: Setting, data: ImageData) -> Measurement:
+        """The measurement of a setting; with a probe and unseen classes, retrieval among these comes with it."""
+        if self._features is None or self._by_class is None or not isinstance(self.protocol, FrozenProtocol):
+            run, cache = self.folder.run_folder(setting), self.prepared.cache
+            return measure_trained(setting, data, self.prepared.config, run, cache, TasksOnly(self.progress))
+        unseen = self.prepared.data.unseen > 0
+        measurement = measure_frozen(setting, data, self._features, self.channels, self.protocol, unseen=unseen)
+        if self.prepared.unseen is None:
+            return measurement
+        by_class, retrieval = self.prepared.unseen.split(setting.seed), RetrievalProtocol()
+        other = measure_frozen(setting, by_class, self._by_class, self.channels, retrieval, unseen=True)
+        metrics = {"unseen recall@1": other.test_accuracy}
+        metrics |= {f"unseen {name}": value for name, value in (other.metrics or {}).items()}
+        return replace(measurement, metrics=metrics)
+
+    def _scored(self, data: ImageData, record: Record) -> dict[str, list[int]]:
+        """Which images got the scores of a record, as indices into all of them; episodes are numbered seed by seed."""
+        if self.protocol.unit == "episodes":
+            count = record.measurement.test_images
+            numbers = list(range(record.seed * count, (record.seed + 1) * count))
+            return {"val": numbers, "test": numbers}
         samples = data.all_samples()
         index = {samples.name(i): i for i in range(len(samples))}
-        self.folder.append(record, [index[data["val"].name(i)] for i in range(len(data["val"]))])
-        return f"{setting}: test {measurement.test_accuracy:.1%}"
+        return {split: [index[data[split].name(i)] for i in range(len(data[split]))] for split in ("val", "test")}
 
     def _extract(self) -> Extracted:
         """Features of all images, computed once; one process extracts, the others wait."""
@@ -195,7 +222,10 @@ class ComparisonJob:
             stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
             locations, channels = backbone.locations(size), backbone.num_features
             self.folder.write_features({"stage": stage, "size": size, "locations": locations, "channels": channels})
-            stored = reduced_channels(self.options.store_channels, backbone, size, self.channels)
+            wanted = self.options.store_channels
+            if wanted is None and self.options.unseen_classes:
+                wanted = 0  # a stored basis would have seen classes that other seeds hold out
+            stored = reduced_channels(wanted, backbone, size, self.channels)
             extraction = Extraction(
                 backbone,
                 data,
@@ -209,6 +239,24 @@ class ComparisonJob:
             # First-order pools want all channels: of reduced features, what they give is stored beside.
             return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
 
+    def with_storage(self, comparison: Comparison) -> Comparison:
+        """Measures the recommended feature in fewer bytes, unless that is done."""
+        recommendation, features, protocol = comparison.recommendation, self._features, self.protocol
+        if not (self.options.quantize and recommendation and features and isinstance(protocol, FrozenProtocol)):
+            return comparison
+        key, seeded = recommendation.chosen.key, self.prepared.data
+        seeds = sorted(record.seed for record in comparison.records if (record.method, record.dim) == key)
+        curve = self.folder.storage()
+        if curve is None or (curve.method, curve.dim, curve.seeds) != (*key, seeds):
+
+            def pooled(seed: int) -> Pooled:
+                setting, unseen = Setting(*key, seed), seeded.unseen > 0
+                return pool_setting(setting, seeded.split(seed), features, self.channels, unseen=unseen).pooled
+
+            curve = StorageCurve(*key, seeds, measure_storage(seeds, pooled, protocol, self.progress))
+            self.folder.write_storage(curve)
+        return replace(comparison, study=replace(comparison.study, stored=stored_points(curve, recommendation)))
+
     def with_gallery(self, comparison: Comparison) -> Comparison:
         """Keeps images for the page, with the predictions of the recommended feature, and explains mistakes."""
         chosen = comparison.recommendation.chosen if comparison.recommendation else None
@@ -217,7 +265,7 @@ class ComparisonJob:
             if chosen is not None and record.key == (*chosen.key, 0) and result.predictions is not None:
                 images = make_gallery(self.prepared.data.split(0), result.predictions, result.test_loss)
                 gallery = {"of": chosen.label, **images}
-                if self.options.explain:
+                if self.options.explain and self.options.head in EXPLAINED:
                     gallery = explain_gallery(self.prepared, record, self.channels, gallery, self.progress)
                 self.folder.write_gallery(gallery)
                 return replace(comparison, study=replace(comparison.study, gallery=gallery))

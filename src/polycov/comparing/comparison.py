@@ -10,7 +10,7 @@ from polycov.comparing.records import Record
 from polycov.comparing.report.tables import full_table, summary_table
 from polycov.comparing.report.write import write_report
 from polycov.comparing.statistics import Difference, Point, PointKey
-from polycov.comparing.study import Study, read_study, storage_in_words
+from polycov.comparing.study import Study, read_study, storage_in_words, stored_in_words
 from polycov.system.tables import Table
 
 
@@ -57,7 +57,8 @@ class Comparison:
 
     def words(self) -> list[str]:
         """Returns the recommendation, and what storing features in fewer bytes costs, in words."""
-        return [text for text in (str(self.recommendation or ""), storage_in_words(self.points)) if text]
+        stored = (storage_in_words(self.points, self.study.protocol.score), stored_in_words(self.study.stored))
+        return [text for text in (str(self.recommendation or ""), *stored) if text]
 
     @property
     def next_command(self) -> str:

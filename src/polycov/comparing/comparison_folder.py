@@ -2,13 +2,14 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from polycov.comparing.grid import Setting, SettingKey
 from polycov.comparing.records import Record
+from polycov.comparing.statistics import Scored
+from polycov.comparing.storage import StorageCurve
 from polycov.errors import PolycovError
 from polycov.system.files import (
     append_json_lines,
@@ -27,8 +28,9 @@ class ComparisonFolder:
     """The files of a comparison.
 
     ``config.json`` says what is compared, ``records.jsonl`` has a line per setting that is done, ``splits/SEED.json``
-    the validation images of each seed, ``features.json`` facts about the local features, ``gallery.json`` images for
-    the page, ``explanations.html`` explanations of mistakes among them, ``runs`` the training runs. Each setting is
+    which images each seed judged, ``features.json`` facts about the local features, ``storage.json`` the recommended
+    feature in fewer bytes, ``gallery.json`` images for the page, ``explanations.html`` explanations of mistakes among
+    them, ``runs`` the training runs. Each setting is
     measured by a process that holds its lock, and its record is appended when it is complete: a kill costs the settings
     in flight, and several processes can share a grid.
 
@@ -41,6 +43,7 @@ class ComparisonFolder:
         self._config = self.path / "config.json"
         self._records = self.path / "records.jsonl"
         self._features = self.path / "features.json"
+        self._storage = self.path / "storage.json"
         self._gallery = self.path / "gallery.json"
         self._by_key: dict[SettingKey, Record] = {}
         self._lines_read = 0
@@ -102,17 +105,23 @@ class ComparisonFolder:
         self.records()
         return setting.key in self._by_key
 
-    def append(self, record: Record, val_images: Sequence[int]) -> None:
-        """Records a setting, and which images its seed held out for validation."""
+    def append(self, record: Record, scored: Scored) -> None:
+        """Records a setting, and which images its seed judged."""
         splits = self.path / "splits"
         splits.mkdir(exist_ok=True)
-        write_json(splits / f"{record.seed}.json", list(val_images))
+        write_json(splits / f"{record.seed}.json", scored)
         with wait_for_lock(self.path / "records.lock"):
             append_json_lines(self._records, [to_plain(record)])
 
-    def val_images(self) -> dict[int, list[int]]:
-        """Returns the validation images of each seed."""
-        return {int(path.stem): read_json(path) for path in sorted((self.path / "splits").glob("*.json"))}
+    def scored(self) -> dict[int, Scored]:
+        """Returns the images, or episodes, that each seed judged: for validation and for the test.
+
+        Older comparisons list the validation images alone; their test images are the same for all seeds.
+        """
+        found = {int(path.stem): read_json(path) for path in sorted((self.path / "splits").glob("*.json"))}
+        newer = [scored["test"] for scored in found.values() if isinstance(scored, dict)]
+        test = newer[0] if newer else list(range(self.config()["counts"]["test"]))
+        return {seed: {"val": s, "test": test} if isinstance(s, list) else s for seed, s in found.items()}
 
     def lock(self, setting: Setting) -> AbstractContextManager[bool]:
         """Tries to lock a setting; yields whether it was free."""
@@ -124,7 +133,7 @@ class ComparisonFolder:
         """Returns the folder of the training run of a setting."""
         return self.path / "runs" / setting.file_name
 
-    # Features and gallery
+    # Features, storage and gallery
 
     def lock_features(self) -> AbstractContextManager[None]:
         """Waits for the lock of the feature extraction."""
@@ -137,6 +146,16 @@ class ComparisonFolder:
     def features(self) -> dict[str, Any]:
         """Returns facts about the local features; empty if none were extracted."""
         return read_json(self._features) if self._features.is_file() else {}
+
+    def write_storage(self, curve: StorageCurve) -> None:
+        """Keeps what the recommended feature is worth in fewer bytes."""
+        write_json(self._storage, to_plain(curve))
+
+    def storage(self) -> StorageCurve | None:
+        """Returns what the recommended feature is worth in fewer bytes, if it was measured."""
+        if not self._storage.is_file():
+            return None
+        return structure(StorageCurve, read_json(self._storage), repr(str(self._storage)))
 
     def write_gallery(self, gallery: dict[str, Any]) -> None:
         """Keeps images for the page."""

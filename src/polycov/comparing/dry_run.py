@@ -12,6 +12,7 @@ from polycov.comparing.grid import Limits, Setting, check_dims, check_methods, g
 from polycov.comparing.measure import config_for, pooling_time
 from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import SeededData
+from polycov.comparing.protocols.choose import TRAINED
 from polycov.data.images import ImageData
 from polycov.data.read import read_splits
 from polycov.models.backbones import Backbone, input_size, load_plugin
@@ -86,10 +87,10 @@ def plan_comparison(options: CompareOptions, progress: Progress = SILENT) -> Pla
     backbone = build_backbone(config.network, size)
     channels, width = config.pooling.channels or DEFAULT_CHANNELS, backbone.num_features
     limits = Limits(min(channels, width), width, len(data["train"]), backbone.stage is None)
-    if options.head != "probe":
+    if options.head in TRAINED:
         limits = Limits(channels, channels, len(data["train"]), config.network.stage == "last")
     settings, notes = grid(methods, dims, options.seeds, limits), grid_notes(methods, dims, limits)
-    if options.head == "probe":
+    if options.head not in TRAINED:
         steps, cost = _probe_cost(options, backbone, size, data, settings, progress)
     else:
         steps, cost = _training_cost(options, config, size, data, settings, progress)

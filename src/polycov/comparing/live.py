@@ -9,8 +9,10 @@ from polycov.progress import duration
 from polycov.system.tables import Table
 
 
-def live_table(records: Sequence[Record], settings: Sequence[Setting], remaining: Sequence[Setting]) -> Table:
-    """Returns the mean test accuracy by method and dimension so far, and the time remaining."""
+def live_table(
+    records: Sequence[Record], settings: Sequence[Setting], remaining: Sequence[Setting], score: str = "accuracy"
+) -> Table:
+    """Returns the mean test score by method and dimension so far, and the time remaining."""
     keys = {setting.key for setting in settings}
     cells: dict[tuple[str, int | None], list[float]] = {}
     times = []
@@ -20,7 +22,7 @@ def live_table(records: Sequence[Record], settings: Sequence[Setting], remaining
             times.append(record.seconds)
     dims = [None, *sorted({setting.dim for setting in settings if setting.dim is not None})]
     left = f", about {duration(len(remaining) * sum(times) / len(times))} left" if times and remaining else ""
-    title = f"test accuracy, {len(settings) - len(remaining)} of {len(settings)} settings{left}"
+    title = f"test {score}, {len(settings) - len(remaining)} of {len(settings)} settings{left}"
     rows = []
     for method in dict.fromkeys(setting.method for setting in settings):
         means = (cells.get((method, dim)) for dim in dims)

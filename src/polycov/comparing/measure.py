@@ -1,16 +1,19 @@
-"""Measuring one setting: by a probe on frozen features, or by training."""
+"""Measuring one setting: on frozen features, or by training."""
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polycov.comparing.grid import AVERAGE_LAST, Setting, first_order_pool
+from polycov.comparing.protocols.protocol import FrozenProtocol, Pooled
 from polycov.comparing.records import Measurement, pack
+from polycov.comparing.storage import storing
 from polycov.data.images import SPLITS, ImageData, Split
-from polycov.data.quantize import FeatureDtype, dequantize, quantize
+from polycov.data.quantize import FeatureDtype
 from polycov.errors import PolycovError
 from polycov.models.head import DEFAULT_CHANNELS
 from polycov.pooling.kernel import kernel_error, uncompressed
@@ -20,7 +23,7 @@ from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.training.config import Config
 from polycov.training.extraction import LAST, Extracted
-from polycov.training.probe import channel_components, fit_probe, pool_batches
+from polycov.training.probe import channel_components, pool_batches, pool_splits
 from polycov.training.run_folder import RunFolder
 from polycov.training.train import train
 
@@ -37,6 +40,7 @@ class ReducedFeatures:
 
     def __init__(self, extracted: Extracted) -> None:
         self.store, self.vectors = extracted.local.coordinates, extracted.vectors
+        self.width = extracted.local.channels
         self._key: tuple[str, int] | None = None
         self._tokens: dict[str, Tensor] = {}
         self._basis: tuple[str, Tensor, Tensor] | None = None
@@ -89,46 +93,92 @@ class ReducedFeatures:
         return self._basis[1], self._basis[2]
 
 
-def measure_probe(setting: Setting, data: ImageData, reduced: ReducedFeatures, channels: int) -> Measurement:
-    """Measures a setting by a ridge classifier on frozen features.
+def measure_frozen(
+    setting: Setting,
+    data: ImageData,
+    reduced: ReducedFeatures,
+    channels: int,
+    protocol: FrozenProtocol,
+    *,
+    unseen: bool = False,
+) -> Measurement:
+    """Measures a setting on frozen features.
 
     Args:
         setting: what to measure.
         data: split by the seed of the setting.
         reduced: local features.
         channels: number of channels before second-order pools; first-order pools get all there are.
+        protocol: how features are judged.
+        unseen: whether the classes of the splits differ.
     """
+    pooled = pool_setting(setting, data, reduced, channels, unseen=unseen)
+    pool, features = pooled.pool, pooled.pooled.features
+    found = protocol.judge(pooled.pooled)
+    return Measurement(
+        spec=pool.spec,
+        channels=pool.channels,
+        dimensions=pool.out_features,
+        bytes=4 * pool.out_features,
+        pool_ms=pooled.ms,
+        val_accuracy=float(found.val.double().mean()),
+        test_accuracy=float(found.test.double().mean()),
+        test_images=len(found.test),
+        val_correct=pack(found.val),
+        test_correct=pack(found.test),
+        kernel_error=_kernel_error(setting.pool[0], pool, features["test"], pooled.test_tokens),
+        strength=found.strength,
+        stored={dtype: found.stored(storing(dtype)) for dtype in STORED_DTYPES},
+        predictions=found.predictions.tolist() if found.predictions is not None and setting.seed == 0 else None,
+        test_loss=found.losses if setting.seed == 0 else None,
+        metrics=found.metrics or None,
+        neighbours=found.neighbours,
+        parameters=_parameters(pool, pooled.width, found.classifier),
+    )
+
+
+@dataclass(frozen=True)
+class PooledSetting:
+    """A fitted pool and what it makes of the images.
+
+    Attributes:
+        pool: the pool.
+        pooled: its features.
+        test_tokens: local features of the test images as the pool gets them.
+        width: channels before the reduction; 0 without one.
+        ms: milliseconds of pooling per image.
+    """
+
+    pool: Pool
+    pooled: Pooled
+    test_tokens: Tensor
+    width: int
+    ms: float
+
+
+def pool_setting(
+    setting: Setting, data: ImageData, reduced: ReducedFeatures, channels: int, *, unseen: bool = False
+) -> PooledSetting:
+    """Fits the pool of a setting, and pools all images; arguments as in `measure_frozen`."""
     method, dim = setting.pool
-    if is_first_order(method, dim=dim):
+    first_order = is_first_order(method, dim=dim)
+    if first_order:
         tokens = reduced.first_order(data, setting.method)
     else:
         tokens = reduced.tokens(data, setting.channels(channels))
     pool = create_pool(method, tokens["train"].shape[-1], dim=dim, seed=setting.seed)
     labels = {split: torch.tensor(list(data[split].labels)) for split in SPLITS}
     batches = {split: tokens[split].split(BATCH_SIZE) for split in SPLITS}
-    probe = fit_probe(pool, batches, labels, len(data.classes))
-    test = probe.features["test"]
-    logits = probe.ridge.logits(test)
-    predictions, losses = logits.argmax(1), nn.functional.cross_entropy(logits, labels["test"], reduction="none")
-    correct = predictions == labels["test"]
-    stored = {d: probe.ridge.predict(dequantize(*quantize(test, d))) == labels["test"] for d in STORED_DTYPES}
-    return Measurement(
-        spec=pool.spec,
-        channels=pool.channels,
-        dimensions=pool.out_features,
-        bytes=4 * pool.out_features,
-        pool_ms=reduced.pool_ms(pool, tokens, probe.pool_seconds),
-        val_accuracy=probe.ridge.val_accuracy,
-        test_accuracy=float(correct.double().mean()),
-        test_images=len(correct),
-        val_correct=pack(probe.ridge.val_correct),
-        test_correct=pack(correct),
-        kernel_error=_kernel_error(method, pool, test, tokens["test"]),
-        strength=probe.ridge.strength,
-        stored={dtype: float(hits.double().mean()) for dtype, hits in stored.items()},
-        predictions=predictions.tolist() if setting.seed == 0 else None,
-        test_loss=[round(loss, 3) for loss in losses.tolist()] if setting.seed == 0 else None,
-    )
+    fitted, features, seconds = pool_splits(pool, batches, labels, again=not unseen)
+    pooled = Pooled(features, labels, len(data.classes), setting.seed, unseen, fitted)
+    ms = reduced.pool_ms(pool, tokens, seconds)
+    return PooledSetting(pool, pooled, tokens["test"], 0 if first_order else reduced.width, ms)
+
+
+def _parameters(pool: Pool, width: int, classifier: int) -> int:
+    """Parameters of the reduction from ``width`` channels (0: none), of the pool and of the classifier."""
+    reduction = (width + 1) * pool.channels if width else 0
+    return reduction + sum(parameter.numel() for parameter in pool.parameters()) + classifier
 
 
 def _kernel_error(method: str, pool: Pool, compact: Tensor, tokens: Tensor) -> float | None:
@@ -175,6 +225,7 @@ def measure_trained(
     correct = {
         split: torch.tensor(predictions[split]) == torch.tensor(list(data[split].labels)) for split in ("val", "test")
     }
+    trained = (model.reduction, model.pool, model.classifier) if config.training.freeze else (model,)
     if result.val_accuracy is None:
         raise PolycovError("A comparison chooses on validation images: expected --val-fraction above 0.")
     return Measurement(
@@ -191,4 +242,5 @@ def measure_trained(
         predictions=predictions["test"] if setting.seed == 0 else None,
         test_loss=run.test_loss() if setting.seed == 0 else None,
         run=str(folder),
+        parameters=sum(p.numel() for layer in trained for p in layer.parameters()),
     )

@@ -4,9 +4,11 @@ import dataclasses
 import shlex
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from polycov.comparing.grid import DIMS, METHODS
+from polycov.comparing.protocols.choose import TRAINED, Head, make_protocol
+from polycov.comparing.protocols.protocol import Protocol
 from polycov.errors import PolycovError
 from polycov.models.head import DEFAULT_CHANNELS, PROBE_CHANNELS
 from polycov.system.structure import Structured
@@ -22,8 +24,19 @@ from polycov.training.config import (
 )
 
 OVERRIDES = ("epochs", "lr", "backbone_lr")  # of a recipe
-Head = Literal["probe", "train", "finetune"]
-HEAD_FLAGS: dict[Head, list[str]] = {"probe": ["--probe"], "train": ["--freeze"], "finetune": []}  # of polycov train
+HEAD_FLAGS = {"train": ["--freeze"], "finetune": []}  # of polycov train; a probe for the others
+
+
+@dataclass(frozen=True)
+class EpisodeOptions(Structured):
+    """With --head fewshot: the episodes."""
+
+    ways: int = 5
+    """Classes of an episode."""
+    shots: int = 1
+    """Labelled images of each class."""
+    episodes: int = 600
+    """Episodes for each seed, the same for all methods."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +57,11 @@ class CompareOptions(Structured):
     seeds: int = 5
     """Number of seeds; each determines the validation images and the sketch."""
     head: Head = "probe"
-    """probe: closed form on the frozen backbone. train: the layers on top are trained. finetune: everything is."""
+    """probe: closed form on the frozen backbone. train: the layers on top are trained. finetune: everything is. knn:
+    nearest neighbours. fewshot: episodes with prototypes. retrieval: recall and mean average precision."""
+    unseen_classes: float = 0.0
+    """Share of the classes that nothing is fitted to, drawn for each seed. knn, fewshot and retrieval judge these
+    classes alone; probe adds retrieval among them to its accuracy."""
     channels: int | None = None
     """Channels before second-order pools; default 128 with the probe, else 256."""
     store_channels: int | None = None
@@ -60,6 +77,8 @@ class CompareOptions(Structured):
     """With --head finetune: learning rate of the backbone; default 0.01, or what the recipe says."""
     explain: bool = True
     """Explain some mistakes of the recommended feature, on a page beside the report."""
+    quantize: bool = True
+    """Measure the recommended feature in fewer bytes: float16, int8, and product codes if faiss is installed."""
     jobs: int = 1
     """Processes that share the settings."""
     out: Path | None = None
@@ -68,6 +87,7 @@ class CompareOptions(Structured):
     """Folder for local features; default: POLYCOV_CACHE, or the user's cache folder."""
     images: ImageOptions = field(default_factory=ImageOptions)
     split: SplitOptions = field(default_factory=SplitOptions)
+    episode: EpisodeOptions = field(default_factory=EpisodeOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
 
@@ -95,8 +115,11 @@ class CompareOptions(Structured):
         for name in ("seeds", "jobs"):
             if getattr(self, name) < 1:
                 raise PolycovError(f"Expected {name} to be at least 1, got {getattr(self, name)}.")
+        self.protocol()
+        if self.unseen_classes and self.head in TRAINED:
+            raise PolycovError(f"--unseen-classes needs --head probe, knn, fewshot or retrieval, got {self.head}.")
         base = read_recipe(self.recipe) if self.recipe is not None else Config()
-        probe = self.head == "probe"
+        probe = self.head not in TRAINED
         channels = (PROBE_CHANNELS if probe else DEFAULT_CHANNELS) if self.channels is None else self.channels
         if channels < 1:
             raise PolycovError(f"Expected channels to be at least 1, got {channels}.")
@@ -115,14 +138,22 @@ class CompareOptions(Structured):
             runtime=self.runtime,
         ).check()
 
+    def protocol(self) -> Protocol:
+        """Returns how features are judged."""
+        return make_protocol(self.head, self.protocol_options())
+
+    def protocol_options(self) -> dict[str, Any]:
+        """Returns the options of the protocol, by name."""
+        return dataclasses.asdict(self.episode) if self.head == "fewshot" else {}
+
     def command(self) -> str:
         """Returns the command line that runs this comparison."""
         return shlex.join(["polycov", "compare", self.data, *self._flags(own=True)])
 
     def train_command(self) -> list[str]:
         """Returns the words of a command line that trains in the same way, but for the pool."""
-        words = ["polycov", "train", self.data, *HEAD_FLAGS[self.head]]
-        for name in ("store_channels", *(() if self.head == "probe" else ("recipe", *OVERRIDES))):
+        words = ["polycov", "train", self.data, *HEAD_FLAGS.get(self.head, ["--probe"])]
+        for name in ("store_channels", *(("recipe", *OVERRIDES) if self.head in TRAINED else ())):
             if getattr(self, name) is not None:
                 words += [f"--{name.replace('_', '-')}", str(getattr(self, name))]
         return [*words, *self._flags(own=False)]
@@ -131,7 +162,7 @@ class CompareOptions(Structured):
         """The options that are not the default, as on a command line, with those that only a comparison has or not."""
         words: list[str] = []
         groups: list[Any] = [self.images, self.split, self.network, self.runtime]
-        for group in [self, *groups] if own else groups:
+        for group in [self, self.episode, *groups] if own else groups:
             for option in dataclasses.fields(group):
                 value = getattr(group, option.name)
                 if option.name in ("data", "out", "cache") or isinstance(value, Structured) or value == option.default:

@@ -1,16 +1,18 @@
 """Preparing a comparison: the images of every seed, and the folder with the identity of what is compared."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from polycov.comparing.comparison_folder import ComparisonFolder, default_path
 from polycov.comparing.grid import OWN_METHODS, check_dims, check_methods
 from polycov.comparing.options import CompareOptions
+from polycov.comparing.protocols.choose import TRAINED
 from polycov.data.broken import exclude_broken, find_broken
-from polycov.data.images import ImageData, require_trainable, require_validation
+from polycov.data.images import ImageData, Split, require_trainable, require_validation
 from polycov.data.read import read_splits, report_data, split_data
 from polycov.data.transforms import Preprocessing
+from polycov.data.unseen import fewest_seen_images, hold_out_classes
 from polycov.errors import PolycovError
 from polycov.models.backbones import input_size, load_plugin
 from polycov.pooling.methods import reads_class_token
@@ -18,6 +20,8 @@ from polycov.progress import Progress
 from polycov.system.files import cache_folder, wait_for_lock
 from polycov.training.config import Config, SplitOptions
 from polycov.training.probe import require_closed_form
+
+USES: dict[Split, str] = {"train": "to fit", "val": "for validation", "test": "for the test"}
 
 
 @dataclass
@@ -29,12 +33,14 @@ class SeededData:
         images: the images in their published splits.
         options: how to split them.
         unreadable: names of images to drop, with the reasons.
+        unseen: share of the classes to test on; 0 to split images rather than classes.
     """
 
     source: str
     images: ImageData
     options: SplitOptions
     unreadable: dict[str, str] = field(default_factory=dict)
+    unseen: float = 0.0
     _splits: dict[int, ImageData] = field(default_factory=dict, repr=False)
 
     def drop(self, unreadable: dict[str, str]) -> None:
@@ -49,7 +55,8 @@ class SeededData:
         """Returns the images with the validation split of a seed."""
         if seed not in self._splits:
             data = self._split(seed)
-            self._splits[seed] = data.without(set(self.unreadable)) if self.unreadable else data
+            data = data.without(set(self.unreadable)) if self.unreadable else data
+            self._splits[seed] = hold_out_classes(data, self.unseen, seed) if self.unseen else data
         return self._splits[seed]
 
     def _split(self, seed: int) -> ImageData:
@@ -64,6 +71,8 @@ class SeededData:
 
     def fewest_training_images(self) -> int:
         """Returns a number of training images that every seed has: whichever seed trains on the unreadable ones."""
+        if self.unseen:
+            return fewest_seen_images(self.images.without(set(self.unreadable)), self.unseen)
         if not self.unreadable:
             return len(self.split(0)["train"])
         data = self._split(0)
@@ -81,6 +90,7 @@ class Prepared:
         methods: checked, in canonical form.
         dims: checked, in order.
         data: the images of every seed.
+        unseen: the images of every seed split by class, where both accuracy and retrieval are measured.
         fingerprint: fingerprint of the image files, to notice a change.
         size: size of the images.
         folder: folder of the comparison.
@@ -92,6 +102,7 @@ class Prepared:
     methods: list[str]
     dims: list[int]
     data: SeededData
+    unseen: SeededData | None
     fingerprint: str
     size: int
     folder: ComparisonFolder
@@ -124,7 +135,7 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     """
     config = options.config()
     methods, dims = check_methods(options.methods), check_dims(options.dims)
-    if options.head not in ("train", "finetune"):
+    if options.head not in TRAINED:
         for method in methods:
             if method not in OWN_METHODS:
                 require_closed_form(method)
@@ -141,14 +152,27 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     data.drop(unreadable)
     report_data(first, progress)
     require_validation(first)
+    by_class = replace(data, unseen=options.unseen_classes, _splits={}) if options.unseen_classes else None
+    if by_class is not None:
+        report_unseen(by_class.split(0), progress)
     size = input_size(config.network.backbone, config.images.size, first.size)
     Preprocessing(size, size)  # raises if it is no valid size
     fingerprint = data.fingerprint()
     identity = _identity(options, config, size, [first.fingerprint(), fingerprint])
+    both = options.head == "probe"
+    judged = data if by_class is None or both else by_class
     folder = ComparisonFolder(options.out or default_path(first.name, identity))
-    folder.open(identity, _facts(options, first))
+    folder.open(identity, _facts(options, judged.split(0)))
     progress.message(f"comparison: {folder.path}")
-    return Prepared(options, config, methods, dims, data, fingerprint, size, folder, cache)
+    return Prepared(
+        options, config, methods, dims, judged, by_class if both else None, fingerprint, size, folder, cache
+    )
+
+
+def report_unseen(data: ImageData, progress: Progress) -> None:
+    """Says how many classes are held out."""
+    parts = [f"{len(set(data[split].labels))} classes {verb}" for split, verb in USES.items()]
+    progress.message(f"unseen classes: {', '.join(parts)}, drawn for each seed")
 
 
 def _identity(options: CompareOptions, config: Config, size: int, images: list[str]) -> dict[str, Any]:
@@ -157,9 +181,14 @@ def _identity(options: CompareOptions, config: Config, size: int, images: list[s
     del plain["data"], plain["split"]
     plain["images"]["size"] = size
     del plain["pooling"]["pool"], plain["pooling"]["dim"], plain["training"]["seed"]
-    if options.head == "probe":
+    if options.head not in TRAINED:
         del plain["training"]
-    return {"head": options.head, "config": plain, "images": images}
+    identity: dict[str, Any] = {"head": options.head, "config": plain, "images": images}
+    if options.protocol_options():
+        identity["protocol"] = options.protocol_options()
+    if options.unseen_classes:
+        identity["unseen_classes"] = options.unseen_classes
+    return identity
 
 
 def _facts(options: CompareOptions, data: ImageData) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Which feature to use: the smallest that is not measurably below the best, on validation."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from polycov.comparing.grid import AVERAGE_LAST, Setting
 from polycov.comparing.records import Record
-from polycov.comparing.statistics import Difference, Point, by_point, method_title, paired_val
+from polycov.comparing.statistics import Difference, Point, Scored, by_point, method_title, paired_val
 from polycov.pooling.methods import is_first_order
 
 WIDE = 0.05  # an interval that reaches further says little
@@ -19,9 +19,11 @@ class Recommendation:
         best: the point with the highest validation accuracy.
         chosen: the smallest that is not measurably below it.
         gap: the best less the chosen, on validation.
-        images: distinct validation images, over all seeds.
+        images: distinct validation images, or episodes, over all seeds.
         smaller: how many smaller features were compared.
         compared: how many features were compared.
+        score: what the accuracy is called.
+        unit: what is judged.
     """
 
     best: Point
@@ -30,34 +32,41 @@ class Recommendation:
     images: int
     smaller: int
     compared: int
+    score: str = "accuracy"
+    unit: str = "images"
 
     def __str__(self) -> str:
         """In words, with the test accuracies, which played no part in the choice."""
-        chosen, best = self.chosen, self.best
+        chosen, best, unit = self.chosen, self.best, self.unit
         text = "Use"
         if self.possible_loss > WIDE and self.compared > 1:
             text = (
-                f"Too few images to be sure: the {self.images} validation images of all seeds cannot rule out a loss "
-                f"of {100 * self.possible_loss:.0f} points. Add images or seeds. Until then, use"
+                f"Too few {unit} to be sure: the {self.images} validation {unit} of all seeds cannot rule out a loss "
+                f"of {100 * self.possible_loss:.0f} points. Add {unit} or seeds. Until then, use"
             )
         text += (
             f" {method_title(chosen.method)} with {chosen.dimensions} dimensions "
-            f"({size_in_words(chosen.bytes)} per image): {chosen.test:.1%} on the test images. "
+            f"({size_in_words(chosen.bytes)} per image): {self._score(chosen)}. "
         )
         if chosen.val == best.val:
             below = "everything smaller is measurably worse" if self.smaller else "nothing smaller was compared"
-            text += f"Nothing is better on the {self.images} validation images of all seeds, and {below}."
+            text += f"Nothing is better on the {self.images} validation {unit} of all seeds, and {below}."
         else:
             text += self._trade()
         return text
+
+    def _score(self, point: Point) -> str:
+        """The score on the test images, in words."""
+        score = "" if self.score == "accuracy" else f"{self.score} of "
+        return f"{score}{point.test:.1%} on the test {self.unit}"
 
     def _trade(self) -> str:
         chosen, best = self.chosen, self.best
         gap, low, high = (round(100 * value, 1) + 0.0 for value in (self.gap.mean, self.gap.low, self.gap.high))
         return (
-            f"The best on validation is {best.label} ({best.test:.1%} on the test images), but on the {self.images} "
-            f"validation images of all seeds the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), is not "
-            f"measurable, and it is {best.bytes / chosen.bytes:.1f} times the size."
+            f"The best on validation is {best.label} ({self._score(best)}), but on the {self.images} "
+            f"validation {self.unit} of all seeds the difference, {gap:.1f} points (95 %: {low:.1f} to {high:.1f}), is "
+            f"not measurable, and it is {best.bytes / chosen.bytes:.1f} times the size."
         )
 
     def train_flags(self) -> list[str]:
@@ -79,7 +88,11 @@ class Recommendation:
 
 
 def recommend(
-    records: Sequence[Record], points: Sequence[Point], val_images: dict[int, list[int]]
+    records: Sequence[Record],
+    points: Sequence[Point],
+    scored: Mapping[int, Scored],
+    score: str = "accuracy",
+    unit: str = "images",
 ) -> Recommendation | None:
     """Returns the recommendation of a comparison; None if its settings share no images.
 
@@ -88,10 +101,10 @@ def recommend(
     groups = by_point(records)
     best = max(points, key=lambda point: point.val)
     for point in sorted(points, key=lambda point: (point.bytes, -point.val)):
-        paired = paired_val(groups[best.key], groups[point.key], val_images)
+        paired = paired_val(groups[best.key], groups[point.key], scored)
         if paired is not None and (point == best or paired[0].at_least <= 0):  # is it below? a one-sided question
             smaller = sum(other.bytes < point.bytes for other in points)
-            return Recommendation(best, point, *paired, smaller, len(points))
+            return Recommendation(best, point, *paired, smaller, len(points), score, unit)
     return None
 
 

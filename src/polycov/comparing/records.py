@@ -5,27 +5,45 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from polycov.comparing.grid import SettingKey
+from polycov.errors import PolycovError
 from polycov.system.structure import Structured
 
 Array = np.ndarray[Any, Any]
 
 
-def pack(flags: Tensor) -> str:
-    """Returns booleans as text, eight per byte."""
-    return base64.b64encode(np.packbits(flags.numpy().astype(bool)).tobytes()).decode()
+FRACTIONS = "float32:"
+
+
+def pack(scores: Tensor) -> str:
+    """Returns scores as text: booleans eight per byte, other scores as float32."""
+    if scores.dtype == torch.bool:
+        return base64.b64encode(np.packbits(scores.numpy()).tobytes()).decode()
+    return FRACTIONS + base64.b64encode(scores.numpy().astype("<f4").tobytes()).decode()
 
 
 def unpack(text: str, count: int) -> Array:
-    """Returns the booleans that `pack` turned into text."""
-    return np.unpackbits(np.frombuffer(base64.b64decode(text), np.uint8), count=count).astype(bool)
+    """Returns the scores that `pack` turned into text, as float64.
+
+    Raises:
+        PolycovError: if there are not ``count`` of them.
+    """
+    if text.startswith(FRACTIONS):
+        scores = np.frombuffer(base64.b64decode(text.removeprefix(FRACTIONS)), "<f4").astype(float)
+    else:
+        bits = np.frombuffer(base64.b64decode(text), np.uint8)
+        scores = np.unpackbits(bits, count=min(count, 8 * len(bits))).astype(float)
+    if len(scores) != count:
+        raise PolycovError(f"Expected the scores of {count} images or episodes, got {len(scores)}.")
+    return scores
 
 
 @dataclass(frozen=True)
 class Measurement(Structured):
-    """What is measured of one setting.
+    """What is measured of one setting. Accuracy is the score of the protocol, such as recall@1 of a retrieval.
 
     Attributes:
         spec: spec of the pool.
@@ -35,15 +53,19 @@ class Measurement(Structured):
         pool_ms: milliseconds of pooling per image.
         val_accuracy: accuracy on the validation images of the seed.
         test_accuracy: accuracy on the test images.
-        test_images: their number.
-        val_correct: which validation images are classified correctly, packed.
-        test_correct: which test images are classified correctly, packed.
+        test_images: number of test images, or of episodes.
+        val_correct: the score of each validation image or episode, packed; mostly, which are classified correctly.
+        test_correct: the same of each test image or episode.
         kernel_error: kernel error of a sketch; None where there is nothing to compare with.
         strength: strength of the ridge of a probe.
         stored: test accuracy with the features of the test images stored in fewer bytes, by dtype.
         predictions: for the test images; kept for the first seed only.
         test_loss: cross-entropy of each test image; kept for the first seed only.
         run: folder of the training run.
+        metrics: further results on the test images, by name.
+        neighbours: the k of k-NN.
+        parameters: number that training changes: of reduction, pool and classifier; with finetune, of the whole model.
+            Of frozen features, those that are fitted in closed form or would be trained.
     """
 
     spec: str
@@ -62,6 +84,9 @@ class Measurement(Structured):
     predictions: list[int] | None = None
     test_loss: list[float] | None = None
     run: str | None = None
+    metrics: dict[str, float] | None = None
+    neighbours: int | None = None
+    parameters: int | None = None
 
 
 @dataclass(frozen=True)

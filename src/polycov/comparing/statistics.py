@@ -1,17 +1,18 @@
 """What the records of a comparison show: means with errors, and paired differences."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from polycov.comparing.grid import AVERAGE_LAST, FEWER_CHANNELS, METHODS
-from polycov.comparing.records import Record, unpack
+from polycov.comparing.records import FRACTIONS, Record, unpack
 
 Array = np.ndarray[Any, Any]
 PointKey = tuple[str, int | None]  # method, and the dimension asked for
+Scored = dict[str, list[int]]  # for "val" and "test", the images or episodes in the order of their scores
 RESAMPLES = 2000
 UNCOMPRESSED = "isqrt-cov"
 
@@ -35,6 +36,10 @@ class Point:
         kernel_error: root mean square over seeds; None where there is nothing to compare with.
         float16: mean change of the test accuracy when test features are stored as float16; None if not measured.
         int8: the same as int8.
+        metrics: further results on the test images, by name: mean, and standard error over seeds.
+        parameters: number of parameters of reduction, pool and classifier; None if not recorded.
+        code: how features are stored.
+        interval: half the 95 % interval of ``test`` over episodes; None where images are judged.
     """
 
     method: str
@@ -51,6 +56,10 @@ class Point:
     kernel_error: float | None
     float16: float | None = None
     int8: float | None = None
+    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+    parameters: int | None = None
+    interval: float | None = None
+    code: str = "float32"
 
     @property
     def key(self) -> PointKey:
@@ -113,7 +122,25 @@ def _point(key: PointKey, records: Sequence[Record]) -> Point:
         kernel_error=math.sqrt(np.mean(errors)) if errors else None,
         float16=_change(records, "float16"),
         int8=_change(records, "int8"),
+        metrics=_metrics(records),
+        parameters=measured[0].parameters,
+        interval=_interval(records),
     )
+
+
+def _metrics(records: Sequence[Record]) -> dict[str, tuple[float, float]]:
+    """Mean and standard error of the metrics that all records have."""
+    found = [record.measurement.metrics or {} for record in records]
+    columns = {name: [metrics[name] for metrics in found] for name in found[0] if all(name in m for m in found)}
+    return {name: (float(np.mean(values)), standard_error(values)) for name, values in columns.items()}
+
+
+def _interval(records: Sequence[Record]) -> float | None:
+    """Half the 95 % interval of the mean over the episodes of all seeds: 1.96 standard errors."""
+    measured = [record.measurement for record in records]
+    if not all(m.test_correct.startswith(FRACTIONS) for m in measured):
+        return None
+    return 1.96 * standard_error(np.concatenate([unpack(m.test_correct, m.test_images) for m in measured]).tolist())
 
 
 def _change(records: Sequence[Record], dtype: str) -> float | None:
@@ -147,48 +174,63 @@ class Difference:
         return self.low > 0 or self.high < 0
 
 
-def _test_correct(records: Sequence[Record], count: int) -> Array:
-    """Which test images are classified correctly, (seeds, images)."""
-    return np.stack([unpack(record.measurement.test_correct, count) for record in records]).astype(float)
-
-
-def paired_test(one: Sequence[Record], other: Sequence[Record], count: int, seed: int = 0) -> Difference | None:
-    """Returns the difference of two settings on the same test images, over their common seeds; None if there are none.
-
-    Images and seeds are both resampled, each seed for both settings together, since both share its split and its
-    sketch. So the interval holds for other images and other seeds; with one seed, for other images alone.
+def _gaps(one: Sequence[Record], other: Sequence[Record], scored: Mapping[int, Scored], split: str) -> Array | None:
+    """The scores of one less the other, (seeds, images), NaN for the images a seed did not judge; None without a common
+    seed.
     """
     a, b = ({record.seed: record for record in records} for records in (one, other))
     common = sorted(a.keys() & b.keys())
     if not common:
         return None
-    gap = _test_correct([a[s] for s in common], count) - _test_correct([b[s] for s in common], count)
+    images = sorted({image for seed in common for image in scored[seed][split]})
+    column = {image: i for i, image in enumerate(images)}
+    gaps = np.full((len(common), len(images)), np.nan)
+    for row, seed in zip(gaps, common, strict=True):
+        judged = scored[seed][split]
+        row[[column[image] for image in judged]] = _scores(a[seed], split, judged) - _scores(b[seed], split, judged)
+    return gaps
+
+
+def _scores(record: Record, split: str, judged: Sequence[int]) -> Array:
+    text = record.measurement.val_correct if split == "val" else record.measurement.test_correct
+    return unpack(text, len(judged))
+
+
+def paired_test(
+    one: Sequence[Record], other: Sequence[Record], scored: Mapping[int, Scored], seed: int = 0
+) -> Difference | None:
+    """Returns the difference of two settings on the same test images, over their common seeds; None if there are none.
+
+    Images and seeds are both resampled, each seed for both settings together, since both share its split and its
+    sketch. So the interval holds for other images and other seeds; with one seed, for other images alone.
+    """
+    gaps = _gaps(one, other, scored, "test")
+    if gaps is None:
+        return None
+    present, values = ~np.isnan(gaps), np.nan_to_num(gaps)
+    complete = bool(present.all())
     rng = np.random.default_rng(seed)
-    means = np.empty(RESAMPLES)
+    means, count = np.empty(RESAMPLES), gaps.shape[1]
     for i in range(RESAMPLES):
-        weights = rng.multinomial(count, np.full(count, 1 / count)) / count
-        means[i] = gap[rng.integers(len(gap), size=len(gap))].mean(0) @ weights
-    return _difference(float(gap.mean()), means)
+        weights = rng.multinomial(count, np.full(count, 1 / count)).astype(float)
+        drawn = rng.integers(len(gaps), size=len(gaps))
+        judged = count if complete else np.maximum(present @ weights, 1)
+        means[i] = np.mean((values @ weights / judged)[drawn])
+    return _difference(float(np.mean(np.nanmean(gaps, axis=1))), means)
 
 
 def paired_val(
-    one: Sequence[Record], other: Sequence[Record], val_images: dict[int, list[int]], seed: int = 0
+    one: Sequence[Record], other: Sequence[Record], scored: Mapping[int, Scored], seed: int = 0
 ) -> tuple[Difference, int] | None:
     """Returns the difference of two settings on the validation images of their common seeds, and the number of these
     images; None if they have no seed in common.
 
     An image held out by several seeds counts once, with its mean; images are resampled.
     """
-    a, b = ({record.seed: record for record in records} for records in (one, other))
-    gaps: dict[int, list[float]] = {}
-    for number in sorted(a.keys() & b.keys()):
-        images = val_images[number]
-        correct = [unpack(records[number].measurement.val_correct, len(images)).astype(float) for records in (a, b)]
-        for image, value in zip(images, correct[0] - correct[1], strict=True):
-            gaps.setdefault(image, []).append(float(value))
-    if not gaps:
+    gaps = _gaps(one, other, scored, "val")
+    if gaps is None:
         return None
-    values = np.array([np.mean(gap) for gap in gaps.values()])
+    values = np.nanmean(gaps, axis=0)
     rng = np.random.default_rng(seed)
     weights = rng.multinomial(len(values), np.full(len(values), 1 / len(values)), size=RESAMPLES) / len(values)
     return _difference(float(values.mean()), weights @ values), len(values)
@@ -200,11 +242,11 @@ def _difference(mean: float, resampled: Array) -> Difference:
     return Difference(mean, low, high, min(max(p, 1 / RESAMPLES), 1.0), at_least)
 
 
-def against_uncompressed(records: Sequence[Record], count: int) -> dict[PointKey, Difference]:
+def against_uncompressed(records: Sequence[Record], scored: Mapping[int, Scored]) -> dict[PointKey, Difference]:
     """Returns the test accuracy of each setting less that of uncompressed isqrt-cov, paired by image."""
     groups = by_point(records)
     full = groups.get((UNCOMPRESSED, None))
     if full is None:
         return {}
-    gaps = {key: paired_test(group, full, count) for key, group in groups.items() if key != (UNCOMPRESSED, None)}
+    gaps = {key: paired_test(group, full, scored) for key, group in groups.items() if key != (UNCOMPRESSED, None)}
     return {key: gap for key, gap in gaps.items() if gap is not None}

@@ -117,7 +117,14 @@ class Ridge:
         return self.logits(features).argmax(1)
 
 
-def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tensor, classes: int) -> Ridge:
+def fit_ridge(
+    train: Tensor,
+    train_labels: Tensor,
+    val: Tensor,
+    val_labels: Tensor,
+    classes: int,
+    both: Tensor | None = None,
+) -> Ridge:
     """Fits a ridge classifier: least squares to the indicators of the classes.
 
     The strength is chosen by accuracy on validation, then by squared error; the classifier is then fitted again on
@@ -129,13 +136,15 @@ def fit_ridge(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tens
         val: features, (m, D).
         val_labels: (m,).
         classes: their number.
+        both: features of training and validation for the last fit, (n + m, D); default: the same as above.
 
     Raises:
         PolycovError: if there are no validation features.
     """
     _require_validation(val)
     choice = _choose(train, train_labels, val, val_labels, classes)
-    return _solve(torch.cat([train, val]), torch.cat([train_labels, val_labels]), classes, choice)
+    both = torch.cat([train, val]) if both is None else both
+    return _solve(both, torch.cat([train_labels, val_labels]), classes, choice)
 
 
 def _require_validation(features: Tensor) -> None:
@@ -291,21 +300,42 @@ def fit_probe(
     Raises:
         PolycovError: if there are no validation images, or the pool needs training.
     """
+    fitted, features, seconds = pool_splits(pool, batches, labels)
+    before, both = fitted or features, torch.cat([features["train"], features["val"]])
+    ridge = fit_ridge(before["train"], labels["train"], before["val"], labels["val"], classes, both)
+    return Probe(ridge, features, seconds)
+
+
+def pool_splits(
+    pool: Pool, batches: Mapping[Split, Iterable[Tensor]], labels: Mapping[Split, Tensor], *, again: bool = True
+) -> tuple[dict[Split, Tensor] | None, dict[Split, Tensor], float]:
+    """Fits the pool, if it needs fitting and is not fitted yet, and pools all splits; arguments as in `fit_probe`.
+
+    Args:
+        pool: pool of local features.
+        batches: local features.
+        labels: of "train" and "val".
+        again: whether the pool is fitted to training and validation together in the end.
+
+    Returns:
+        features of the pool fitted to the training images, if it was fitted again; features of the pool as it is then;
+        and the time to pool all splits once.
+
+    Raises:
+        PolycovError: if the pool needs training, or there are no validation images.
+    """
     require_closed_form(pool.spec)
-    known: tuple[Split, ...] = ("train", "val")
     fit_the_pool = not pool.is_fitted
     if fit_the_pool:
-        pool.fit(Repeatable(lambda: _labelled(batches, labels, known[:1])))
+        pool.fit(Repeatable(lambda: _labelled(batches, labels, ["train"])))
     start = time.perf_counter()
     features = {split: pool_batches(pool, local) for split, local in batches.items()}
     seconds = time.perf_counter() - start
     _require_validation(features["val"])
-    choice = _choose(features["train"], labels["train"], features["val"], labels["val"], classes)
-    if fit_the_pool:
-        pool.fit(Repeatable(lambda: _labelled(batches, labels, known)))
-        features = {split: pool_batches(pool, local) for split, local in batches.items()}
-    both = torch.cat([features[split] for split in known])
-    return Probe(_solve(both, torch.cat([labels[split] for split in known]), classes, choice), features, seconds)
+    if not (fit_the_pool and again):
+        return None, features, seconds
+    pool.fit(Repeatable(lambda: _labelled(batches, labels, ["train", "val"])))
+    return features, {split: pool_batches(pool, local) for split, local in batches.items()}, seconds
 
 
 def _labelled(

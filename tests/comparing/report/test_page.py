@@ -2,6 +2,7 @@
 
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from fake_images import write_data
+from polycov.comparing.protocols.classifiers import ProbeProtocol
 from polycov.comparing.recommendation import Recommendation
 from polycov.comparing.report.gallery import make_gallery
 from polycov.comparing.report.page import write_page
@@ -21,7 +23,9 @@ METHODS = ("average", "isqrt-cov", "ipccp-ts", "monet-2-ts", "</script><b>evil")
 
 def point(method: str, dim: int | None, size: int, test: float) -> Point:
     kernel = None if dim is None else 10 / math.sqrt(size)
-    return Point(method, dim, size, 128, 4 * size, 3, test, 0.01, test - 0.02, 0.01, size / 4000, kernel)
+    sizes, metrics = (size, 128, 4 * size, 3), {"unseen recall@1": (test - 0.1, math.nan)}
+    accuracy = (test, 0.01, test - 0.02, 0.01)
+    return Point(method, dim, *sizes, *accuracy, size / 4000, kernel, metrics=metrics, parameters=1000 + size)
 
 
 @pytest.fixture(scope="module")
@@ -39,15 +43,22 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for entry in (*gallery["hardest"], gallery["pairs"][0]["one"]):
         entry["explanation"] = "test-0"
     gap = Difference(-0.1, -0.12, -0.08, 0.001, -0.11)
+    codes = {"float32": 8192, "int8": 2052, "product": 64}
+    stored = [
+        replace(points[-1], method="ipccp-ts, in fewer bytes", code=code, bytes=size, val=math.nan, test=0.6)
+        for code, size in codes.items()
+    ]
     study = Study(
         "trees",
         3,
         {"train": 24, "val": 6, "test": 12},
-        "probe",
+        ProbeProtocol(),
+        0.5,
         [],
         points,
         {(p.method, p.dim): gap for p in points if p.method != "isqrt-cov"},
         Recommendation(points[1], points[-1], gap, 6, 3, 11),
+        stored,
         {"of": "ipccp-ts, 512 dimensions", **gallery},
         [("data", "trees"), ("command", "polycov compare trees")],
     )
@@ -107,6 +118,33 @@ def test_the_axis_can_be_dimensions_bytes_or_time(browser: Any, page: Path) -> N
         assert shown_methods(browser) == list(METHODS)
     assert {"320", "512", "1024", "2048", "8256"} < set(texts)
     assert "496" not in texts  # of one method, would overlap the 512 of the others
+
+
+def test_the_chart_shows_further_metrics(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    label = "return document.querySelector('[data-chart=accuracy] svg').getAttribute('aria-label')"
+    assert browser.execute_script(label) == "test accuracy against dimensions"
+    title = "return document.querySelector('[data-point=\"ipccp-ts 1024\"] title').textContent"
+    before = browser.execute_script(title)
+    browser.find_element("css selector", "[data-score='unseen recall@1']").click()
+    assert browser.execute_script(label) == "unseen recall@1 against dimensions"
+    assert (before, browser.execute_script(title)) == tuple(f"ipccp-ts, 1024 dimensions: {v} %" for v in (63.0, 53.0))
+    browser.find_element("css selector", "[data-axis=bytes]").click()  # the other choice stays
+    assert browser.execute_script(label) == "unseen recall@1 against bytes per image (float32)"
+    heads = [head.text for head in browser.find_elements("css selector", "th button")]
+    assert "unseen recall@1 %" in heads
+    row = browser.find_element("css selector", "tbody tr").text
+    assert "47.0" in row
+    assert row.endswith("1,320")  # parameters
+
+
+def test_the_recommended_feature_is_shown_in_fewer_bytes(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    assert shown_methods(browser, "stored") == [*METHODS, "ipccp-ts, in fewer bytes"]
+    assert len(browser.find_elements("css selector", "[data-chart=stored] [data-point^='ipccp-ts, in']")) == 3
+    texts = [node.text for node in browser.find_elements("css selector", "[data-chart=stored] text")]
+    assert "64 B" in texts
+    assert "60.0% in 64 bytes (product)" in browser.find_element("css selector", "main").text
 
 
 def test_tables_sort_both_ways_as_numbers(browser: Any, page: Path) -> None:

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,28 @@ X = {
     "bytes": ("bytes per image (float32)", lambda point: point.bytes),
     "time": ("pooling time per image, ms", lambda point: point.pool_ms),
 }
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What a figure shows, in percent.
+
+    Attributes:
+        label: of the axis.
+        metric: a further metric of the points; default: their score, or with a logarithmic axis their kernel error.
+        logarithmic: whether the axis is.
+    """
+
+    label: str
+    metric: str | None = None
+    logarithmic: bool = False
+
+    def value(self, point: Point) -> tuple[float, float]:
+        """Returns the value of a point and its error."""
+        value, error = (point.test, point.test_error) if self.metric is None else point.metrics[self.metric]
+        if self.logarithmic:
+            value, error = point.kernel_error or 0.0, math.nan
+        return 100 * value, 0.0 if math.isnan(error) else 100 * error
 
 
 def colour_of(methods: Sequence[str]) -> dict[str, str]:
@@ -37,8 +60,11 @@ def ticks_to_label(values: Sequence[float]) -> list[float]:
     return sorted(kept)
 
 
-def write_figures(folder: Path, points: Sequence[Point]) -> list[str]:
-    """Draws accuracy against size, bytes and time, the paper's two figures, and the kernel error.
+def write_figures(
+    folder: Path, points: Sequence[Point], score: str = "accuracy", stored: Sequence[Point] = ()
+) -> list[str]:
+    """Draws the score against size, bytes and time, the paper's two figures, further metrics, the kernel error and
+    the recommended feature in ever fewer bytes.
 
     Returns:
         The names of the figures; each is written as SVG and PNG.
@@ -46,16 +72,24 @@ def write_figures(folder: Path, points: Sequence[Point]) -> list[str]:
     colours = colour_of(list(dict.fromkeys(point.method for point in points)))
     drawn = []
     for name, (label, value) in X.items():
-        drawn.append(_draw(folder, f"accuracy-{name}", points, colours, label, value))
+        drawn.append(_draw(folder, f"{score}-{name}", points, colours, label, value, y=Axis(f"test {score}")))
     for sketch, title in (("ts", "tensor sketch"), ("rm", "random Maclaurin")):
         some = [p for p in points if p.method in ("isqrt-cov", f"ipccp-{sketch}", f"monet-2-{sketch}")]
         if any(p.method.endswith(sketch) for p in some):
-            drawn.append(_draw(folder, f"paper-{sketch}", some, colours, "dimensions", X["dimensions"][1], title))
+            axis = Axis(f"test {score}")
+            drawn.append(_draw(folder, f"paper-{sketch}", some, colours, *X["dimensions"], title, y=axis))
+    for name in dict.fromkeys(name for point in points for name in point.metrics):
+        some = [point for point in points if name in point.metrics]
+        file = f"{name.replace(' ', '-')}-dimensions"
+        drawn.append(_draw(folder, file, some, colours, *X["dimensions"], y=Axis(name, metric=name)))
+    if stored:
+        both, axis = [*points, *stored], Axis(f"test {score}")
+        colours[stored[0].method] = "black"
+        drawn.append(_draw(folder, f"{score}-stored", both, colours, "bytes per image", X["bytes"][1], y=axis))
     errors = [point for point in points if point.kernel_error is not None]
     if errors:
-        drawn.append(
-            _draw(folder, "kernel-error", errors, colours, "dimensions", X["dimensions"][1], y=lambda p: p.kernel_error)
-        )
+        axis = Axis("kernel error", logarithmic=True)
+        drawn.append(_draw(folder, "kernel-error", errors, colours, *X["dimensions"], y=axis))
     return [name for name in drawn if name]
 
 
@@ -67,7 +101,8 @@ def _draw(
     label: str,
     x: Callable[[Point], Any],
     title: str = "",
-    y: Callable[[Point], Any] | None = None,
+    *,
+    y: Axis,
 ) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -79,8 +114,7 @@ def _draw(
     axis = figure.subplots()
     for method in dict.fromkeys(point.method for point in shown):
         here = sorted((point for point in shown if point.method == method), key=x)
-        values = [100 * (y(p) if y else p.test) for p in here]
-        errors = [0.0 if y or math.isnan(p.test_error) else 100 * p.test_error for p in here]
+        values, errors = zip(*(y.value(p) for p in here), strict=True)
         style: dict[str, Any] = {
             "color": colours[method],
             "label": method_title(method),
@@ -89,10 +123,10 @@ def _draw(
             "capsize": 2,
         }
         axis.errorbar([x(p) for p in here], values, errors, **style)
-        if len(here) == 1 and y is None:
+        if len(here) == 1 and not y.logarithmic:
             axis.axhline(values[0], color=colours[method], lw=0.8, ls=":")
-    axis.set(xscale="log", xlabel=label, title=title, ylabel="kernel error, %" if y else "test accuracy, %")
-    if y:
+    axis.set(xscale="log", xlabel=label, title=title, ylabel=f"{y.label}, %")
+    if y.logarithmic:
         axis.set_yscale("log")
     if x is not X["time"][1]:
         ticks = ticks_to_label([x(p) for p in shown])

@@ -7,6 +7,7 @@ const AXES = {
   bytes: { label: "bytes per image (float32)", value: (p) => p.bytes, text: bytes },
   time: { label: "pooling time per image, ms", value: (p) => p.pool_ms, text: (v) => Number(v.toPrecision(2)) + " ms" },
 };
+const STORED = { ...AXES.bytes, label: "bytes per image" };
 
 function bytes(v) {
   return v < 1024 ? Math.round(v) + " B" : v < 1048576 ? Number((v / 1024).toPrecision(3)) + " KB" : Number((v / 1048576).toPrecision(3)) + " MB";
@@ -83,7 +84,8 @@ function draw(box, points, axis, hidden, y) {
 }
 
 function tip(event, p) {
-  const lines = [p.method + ", " + p.dimensions + " dimensions", "test " + p.test_text + " %, validation " + p.val_text + " %", p.seeds + " seeds, " + bytes(p.bytes) + (p.pool_ms == null ? "" : ", " + p.pool_ms.toPrecision(2) + " ms")];
+  const lines = [p.method + ", " + p.dimensions + " dimensions", "test " + p.test_text + " %" + (p.val == null ? ", as " + p.code : ", validation " + p.val_text + " %"), p.seeds + " seeds, " + bytes(p.bytes) + (p.pool_ms == null ? "" : ", " + p.pool_ms.toPrecision(2) + " ms")];
+  for (const name in p.metrics) lines.push(name + " " + p.metrics[name].text + " %");
   if (p.kernel_error != null) lines.push("kernel error " + (100 * p.kernel_error).toFixed(1) + " %");
   TIP.textContent = "";
   for (const line of lines) { const row = document.createElement("div"); row.textContent = line; TIP.appendChild(row); }
@@ -112,21 +114,29 @@ function sortable(table) {
 }
 
 document.querySelectorAll("article").forEach((article) => {
-  const points = DATA[article.dataset.study], hidden = new Set();
-  let axis = AXES.dimensions;
-  const accuracy = { label: "test accuracy", value: (p) => p.test, error: (p) => p.test_error, log: false };
+  const { points, stored } = DATA[article.dataset.study], hidden = new Set();
+  let axis = AXES.dimensions, metric = "";
+  const accuracy = {
+    get label() { return metric || "test " + article.dataset.score; },
+    value: (p) => (metric ? p.metrics[metric]?.value : p.test),
+    error: (p) => (metric ? p.metrics[metric]?.error : p.test_error),
+    log: false,
+  };
   const kernel = { label: "kernel error", value: (p) => p.kernel_error, error: () => 0, log: true };
   const redraw = () => {
     draw(article.querySelector("[data-chart=accuracy]"), points, axis, hidden, accuracy);
+    const few = article.querySelector("[data-chart=stored]");
+    if (few) draw(few, [...points, ...stored], STORED, hidden, { ...accuracy, label: "test " + article.dataset.score, value: (p) => p.test, error: (p) => p.test_error });
     const box = article.querySelector("[data-chart=kernel]");
     if (box) draw(box, points, AXES.dimensions, hidden, kernel);
     article.querySelectorAll("tbody tr").forEach((row) => { row.hidden = hidden.has(row.dataset.method); });
   };
-  article.querySelectorAll(".tabs button").forEach((button) => button.addEventListener("click", () => {
-    article.querySelectorAll(".tabs button").forEach((other) => other.setAttribute("aria-pressed", other === button));
-    axis = AXES[button.dataset.axis];
+  article.querySelectorAll(".tabs").forEach((tabs) => tabs.querySelectorAll("button").forEach((button) => button.addEventListener("click", () => {
+    tabs.querySelectorAll("button").forEach((other) => other.setAttribute("aria-pressed", other === button));
+    if (button.dataset.axis) axis = AXES[button.dataset.axis];
+    else metric = button.dataset.score;
     redraw();
-  }));
+  })));
   const legend = article.querySelector(".legend");
   for (const method of [...new Set(points.map((p) => p.method))]) {
     const button = document.createElement("button");

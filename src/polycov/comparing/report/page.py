@@ -11,33 +11,18 @@ from typing import Any
 
 from polycov.comparing.recommendation import size_in_words
 from polycov.comparing.report.figures import colour_of
-from polycov.comparing.report.tables import difference_in_words, percent
+from polycov.comparing.report.tables import difference_in_words, metric_in_words, percent
 from polycov.comparing.statistics import Point, method_title
-from polycov.comparing.study import Study, storage_in_words
+from polycov.comparing.study import Study, storage_in_words, stored_in_words
 from polycov.errors import MissingDependencyError
 from polycov.system.files import write_text
 
+STORED_COLOUR = "currentColor"
 AXES = (("dimensions", "dimensions"), ("bytes", "bytes"), ("time", "time"))
-COLUMNS = (
-    "method",
-    "dimensions",
-    "bytes",
-    "test %",
-    "validation %",
-    "minus isqrt-cov",
-    "ms per image",
-    "kernel error %",
-    "as int8",
-)
 IMAGES = (
     ("hardest", "The hardest mistakes", "Those that gave the true class the least probability."),
     ("predictions", "Some predictions", "Test images drawn at random."),
 )
-HEADS = {
-    "probe": "a closed-form probe on the frozen backbone.",
-    "train": "the layers on top of the frozen backbone are trained.",
-    "finetune": "everything is trained.",
-}
 
 
 def write_page(path: Path, studies: Sequence[Study], explanations: Sequence[str | None] = ()) -> None:
@@ -61,7 +46,8 @@ def write_page(path: Path, studies: Sequence[Study], explanations: Sequence[str 
     template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
         here.joinpath("page.html").read_text("utf-8")
     )
-    numbers = json.dumps([_numbers(study) for study in studies], allow_nan=False)
+    found = [{"points": _numbers(study.points), "stored": _numbers(study.stored, STORED_COLOUR)} for study in studies]
+    numbers = json.dumps(found, allow_nan=False)
     text = template.render(
         title=f"Which pooling for {', '.join(dict.fromkeys(study.name for study in studies))}, and at what size?",
         style=Markup(here.joinpath("page.css").read_text("utf-8")),
@@ -77,19 +63,23 @@ def _colours(study: Study) -> dict[str, str]:
     return colour_of(list(dict.fromkeys(point.method for point in study.points)))
 
 
-def _numbers(study: Study) -> list[dict[str, Any]]:
+def _numbers(points: Sequence[Point], colour: str | None = None) -> list[dict[str, Any]]:
     """The points as the script reads them."""
-    colours = _colours(study)
+    colours = colour_of(list(dict.fromkeys(point.method for point in points)))
     rows = []
-    for point in study.points:
+    for point in points:
         row: dict[str, Any] = {
             key: None if isinstance(v, float) and math.isnan(v) else v for key, v in asdict(point).items()
+        }
+        row["metrics"] = {
+            name: {"value": value, "error": None if math.isnan(error) else error, "text": percent(value, error)}
+            for name, (value, error) in point.metrics.items()
         }
         texts = {
             "test_text": percent(point.test, point.test_error),
             "val_text": percent(point.val, point.val_error),
         }
-        rows.append({**row, "method": method_title(point.method), "colour": colours[point.method], **texts})
+        rows.append({**row, "method": method_title(point.method), "colour": colour or colours[point.method], **texts})
     return rows
 
 
@@ -99,17 +89,28 @@ def _study(study: Study, explanations: str | None) -> dict[str, Any]:
         "name": study.name,
         "classes": study.classes,
         "counts": study.counts,
-        "head_words": HEADS[study.head],
+        "head_words": study.words,
+        "score": study.protocol.score,
+        "unit": study.protocol.unit,
+        "scores": [("", study.protocol.score), *((name, name) for name in study.metrics)],
         "words": str(recommendation) if recommendation else "No recommendation: the settings share no images.",
         "has_kernel": any(point.kernel_error is not None for point in study.points),
-        "storage": storage_in_words(study.points),
-        "table": {"columns": COLUMNS, "rows": [_row(study, point) for point in study.points]},
+        "storage": storage_in_words(study.points, study.protocol.score),
+        "stored": stored_in_words(study.stored),
+        "table": {"columns": _columns(study), "rows": [_row(study, point) for point in study.points]},
         "gallery": study.gallery,
         "images": [(*words, shown) for key, *words in IMAGES if (shown := (study.gallery or {}).get(key))],
         "gallery_of": (study.gallery or {}).get("of", "the recommended feature"),
         "explanations": explanations,
         "facts": study.facts,
     }
+
+
+def _columns(study: Study) -> list[str]:
+    first = "test %" if study.protocol.score == "accuracy" else f"{study.protocol.score} %"
+    rest = ["validation %", "minus isqrt-cov", "ms per image", "kernel error %", "as int8", "parameters"]
+    interval = ["95 % over episodes"] if study.protocol.unit == "episodes" else []
+    return ["method", "dimensions", "bytes", first, *interval, *(f"{name} %" for name in study.metrics), *rest]
 
 
 def _row(study: Study, point: Point) -> dict[str, Any]:
@@ -119,11 +120,14 @@ def _row(study: Study, point: Point) -> dict[str, Any]:
         (point.dimensions, str(point.dimensions)),
         (point.bytes, size_in_words(point.bytes)),
         (point.test, percent(point.test, point.test_error)),
+        *([_cell(point.interval, lambda half: f"±{100 * half:.1f}")] if study.protocol.unit == "episodes" else []),
+        *((point.metrics.get(name, ("",))[0], metric_in_words(point, name)) for name in study.metrics),
         (point.val, percent(point.val, point.val_error)),
         (gap.mean if gap else "", difference_in_words(gap)),
         _cell(point.pool_ms, lambda time: f"{time:.2f}"),
         _cell(point.kernel_error, lambda error: f"{100 * error:.1f}"),
         _cell(point.int8, lambda change: f"{round(100 * change, 2) + 0.0:+.2f}"),  # no minus zero
+        _cell(point.parameters, lambda count: f"{count:,}"),
     ]
     shown = [{"value": value, "text": text} for value, text in cells]
     return {"method": method_title(point.method), "colour": _colours(study)[point.method], "cells": shown}

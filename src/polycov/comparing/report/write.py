@@ -8,7 +8,7 @@ from urllib.parse import quote
 from polycov.comparing.comparison_folder import ComparisonFolder
 from polycov.comparing.report.figures import write_figures
 from polycov.comparing.report.page import write_page
-from polycov.comparing.report.tables import full_table, write_latex
+from polycov.comparing.report.tables import full_table, stored_table, write_latex
 from polycov.comparing.study import Study
 from polycov.system.files import write_file
 
@@ -28,8 +28,10 @@ def write_report(studies: Sequence[Study], folders: Sequence[Path], out: Path) -
     for study, folder, place in zip(studies, folders, places, strict=True):
         for name in ("figures", "tables"):
             (place / name).mkdir(parents=True, exist_ok=True)
-        write_figures(place / "figures", study.points)
+        write_figures(place / "figures", study.points, study.protocol.score, study.stored)
         full_table(study).to_csv(place / "tables" / "comparison.csv")
+        if study.stored:
+            stored_table(study).to_csv(place / "tables" / "bytes.csv")
         write_latex(place / "tables" / "comparison.tex", study)
         links.append(_explanations(ComparisonFolder(folder).explanations, place, out))
     page = out / "report.html"

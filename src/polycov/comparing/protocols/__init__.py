@@ -1,0 +1,1 @@
+"""How a comparison judges features: each protocol turns pooled features into scores."""

@@ -1,0 +1,106 @@
+"""What a feature is worth in fewer bytes: a curve for the recommended feature."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from polycov.comparing.protocols.protocol import Encode, FrozenProtocol, Pooled
+from polycov.data.product_quantizer import BITS, ProductQuantizer
+from polycov.data.quantize import FeatureDtype, dequantize, quantize
+from polycov.errors import MissingDependencyError
+from polycov.progress import SILENT, Progress
+from polycov.system.structure import Structured
+
+Codes = dict[tuple[str, int], Encode]  # by name and bytes
+SIZES = (512, 256, 128, 64)  # bytes of product codes
+LARGEST = 4096  # images or dimensions, the fewer of them, for principal components in seconds
+
+
+@dataclass(frozen=True)
+class Stored(Structured):
+    """A feature stored in one way.
+
+    Attributes:
+        code: "float32", "float16", "int8", or "product".
+        bytes: per image.
+        scores: the test score of each seed.
+    """
+
+    code: str
+    bytes: int
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class StorageCurve(Structured):
+    """A feature stored in ever fewer bytes.
+
+    Attributes:
+        method: of the feature.
+        dim: the dimension asked for; None where the method has its own.
+        seeds: that were measured.
+        points: from many bytes to few.
+    """
+
+    method: str
+    dim: int | None
+    seeds: list[int]
+    points: list[Stored]
+
+
+def storing(dtype: FeatureDtype) -> Encode:
+    """Returns what is left of features after storing them in a dtype."""
+    return lambda features: dequantize(*quantize(features, dtype))
+
+
+def measure_storage(
+    seeds: Sequence[int], pooled: Callable[[int], Pooled], protocol: FrozenProtocol, progress: Progress = SILENT
+) -> list[Stored]:
+    """Returns a feature as it is and stored in fewer bytes, judged; product codes are fitted to training features.
+
+    Args:
+        seeds: to measure.
+        pooled: returns the features of a seed.
+        protocol: how features are judged.
+        progress: receives progress, and a message if faiss is not installed.
+    """
+    scores: dict[tuple[str, int], list[float]] = {}
+    missing = ""
+    with progress.task("fewer bytes", len(seeds)) as task:
+        for seed in seeds:
+            features = pooled(seed)
+            codes = _plain_codes(features.features["train"].shape[1])
+            try:
+                codes |= _product_codes(features.features["train"], seed)
+            except MissingDependencyError as error:
+                missing = str(error)
+            judged = protocol.judge(features)
+            for key, encode in codes.items():
+                scores.setdefault(key, []).append(judged.stored(encode))
+            task.advance()
+    if missing:
+        progress.message(f"note: {missing}")
+    return [Stored(code, size, values) for (code, size), values in scores.items()]
+
+
+def _plain_codes(width: int) -> Codes:
+    """Every number by itself; int8 comes with a scale of four bytes."""
+    return {
+        ("float32", 4 * width): storing("float32"),
+        ("float16", 2 * width): storing("float16"),
+        ("int8", width + 4): storing("int8"),
+    }
+
+
+def _product_codes(train: Tensor, seed: int) -> Codes:
+    """Product codes of the sizes that the features have dimensions and images for, each smaller than int8."""
+    count, width = train.shape
+    if count < 2**BITS or min(count, width) > LARGEST:
+        return {}
+    fits = [size for size in SIZES if size * 8 // BITS <= min(count, width)]
+    return {("product", size): _through(ProductQuantizer(size, seed).fit(train)) for size in fits}
+
+
+def _through(quantizer: ProductQuantizer) -> Encode:
+    return lambda features: quantizer.decode(quantizer.encode(features))
