@@ -150,7 +150,8 @@ def test_the_command_shows_the_result_and_writes_the_report(
 ) -> None:
     main(["compare", str(trees), *flags(), "--seeds", "1", "-o", str(tmp_path / "cmp")])
     out = capsys.readouterr().out
-    assert "Use " in out
+    assert "Too few images to be sure: " in out
+    assert f"next: polycov train {trees} --probe" in out
     assert "a quarter of the bytes as int8" in " ".join(out.split())
     assert "report.html" in out
     for file in ("report.html", "tables/comparison.csv", "tables/comparison.tex", "figures/accuracy-dimensions.svg"):

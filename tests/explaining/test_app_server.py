@@ -305,7 +305,7 @@ def test_other_hosts_and_large_files_are_refused(server: Server) -> None:
 def test_a_port_that_is_taken_is_a_sentence(server: Server, finished: Path) -> None:
     command = [sys.executable, "-m", "polycov", "app", str(finished), "--no-open", "--no-neighbours"]
     done = subprocess.run([*command, "--port", str(server.port)], capture_output=True, text=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(f"polycov: Cannot listen on 127.0.0.1:{server.port}")
 
 

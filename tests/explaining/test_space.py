@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import metadata_load
 
+from command_line import fails
 from polycov.commands.main import main
 from polycov.errors import PolycovError
 from polycov.explaining.space import write_space
@@ -50,8 +51,8 @@ def test_mistakes(finished: Path, tmp_path: Path) -> None:
         write_space(finished, tmp_path / "file")
     plugin = tmp_path / "plugin.py"
     plugin.touch()
-    with pytest.raises(SystemExit, match="A Space cannot have a plugin"):
-        main(["export", str(finished), "--space", str(tmp_path / "space"), "--plugin", str(plugin)])
+    sentence = fails("export", finished, "--space", tmp_path / "space", "--plugin", plugin)
+    assert "A Space cannot have a plugin" in sentence
     assert not (tmp_path / "space").exists()
 
 
