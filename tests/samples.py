@@ -9,7 +9,7 @@ import polycov
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.functions.spectral import SpectralFunction
 from polycov.pooling.plan import Route
-from polycov.pooling.pool import Pool
+from polycov.pooling.pool import Pool, SecondOrderPool
 
 CHANNELS = 4
 
@@ -101,6 +101,13 @@ def make(
     if pool.fittable:
         pool.fit([(features(40, 12, channels, seed=9, dtype=dtype), torch.arange(40) % 3)])
     return pool
+
+
+def routes(spec: str) -> tuple[str, ...]:
+    """The routes of a second-order pool."""
+    pool = make(spec)
+    assert isinstance(pool, SecondOrderPool)
+    return pool.routes
 
 
 def relative(a: Tensor, b: Tensor) -> float:

@@ -13,7 +13,7 @@ from polycov.pooling.functions.series import pade_sqrt, taylor_sqrt
 from polycov.pooling.functions.sparse_inverse import sparse_inverse
 from polycov.pooling.functions.tangent import log_cholesky
 from polycov.pooling.kernel import kernel_error
-from polycov.pooling.moments import bilinear, covariance, gaussian, second_moment
+from polycov.pooling.moments import bilinear, covariance, gaussian, second_moment, shrunk_covariance
 from polycov.pooling.post.normalize import l2, signed_power, signed_sqrt
 from polycov.pooling.tokens import as_tokens, maps_to_tokens
 from polycov.pooling.vectors.buckets import bucket_sum
@@ -55,6 +55,7 @@ __all__ = [
     "random_maclaurin",
     "random_maclaurin_factored",
     "second_moment",
+    "shrunk_covariance",
     "signed_power",
     "signed_sqrt",
     "simpool",

@@ -9,9 +9,9 @@ from torch import Tensor
 import polycov
 from polycov import FirstOrderPool, SecondOrderPool, SideBySidePool
 from polycov.pooling.plan import Route
-from samples import CHANNELS, SECOND_ORDER, SPECS, features, function_of, make, relative
+from samples import CHANNELS, SECOND_ORDER, SPECS, features, make, relative, routes
 
-ALL_ROUTES = [spec for spec in SECOND_ORDER if "gram" in function_of(spec).routes]
+ALL_ROUTES = [spec for spec in SECOND_ORDER if "gram" in routes(spec)]
 each_spec = pytest.mark.parametrize("spec", SPECS)
 
 

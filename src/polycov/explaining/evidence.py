@@ -26,6 +26,7 @@ from polycov.pooling.functions.base import MatrixFunction, add_identity, split_t
 from polycov.pooling.moments import second_moment, with_roots
 from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route, make_plan
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
+from polycov.pooling.shrinkage import shrink
 from polycov.pooling.side_by_side import SideBySidePool
 from polycov.pooling.tokens import as_tokens
 
@@ -120,7 +121,7 @@ class SecondOrderEvidence:
         pool: pool that made the features.
         rows: X, (B, N, C).
         left: X r(C), scaled so that leftᵀ rows is the function without its constant, (B, N, C).
-        constant: b, (B,).
+        constant: what of the function belongs to no location, (B, C, C): b I, and more if the statistic is shrunk.
         gram_quotient: gives r(S), scaled like ``left``, (B, N, N).
     """
 
@@ -133,7 +134,7 @@ class SecondOrderEvidence:
     @cached_property
     def matrix(self) -> Tensor:
         """The function of the statistic, q(C), (B, C, C)."""
-        return add_identity(self.left.mT @ self.rows, self.constant)
+        return self.left.mT @ self.rows + self.constant
 
     @cached_property
     def vector(self) -> Tensor:
@@ -158,7 +159,7 @@ class SecondOrderEvidence:
         """Contributions of locations, (B, N), and the constant, (B,)."""
         adjoint, constant = self._adjoint(weights)
         contributions = (self.left * (self.rows @ adjoint)).sum(-1)
-        return contributions, constant + self.constant * adjoint.diagonal(dim1=-2, dim2=-1).sum(-1)
+        return contributions, constant + (self.constant * adjoint).sum((1, 2))
 
     def pairs(self, weights: Tensor) -> Tensor:
         """Contributions of pairs of locations, (B, N, N)."""
@@ -227,25 +228,36 @@ def _sum(tensors: list[Tensor]) -> Tensor:
 
 
 def _second_order(pool: SecondOrderPool, tokens: Tensor, weights: Tensor | None) -> SecondOrderEvidence:
+    """The parts of q(C'), where C' = (1 − ρ) C + (ρ tr C / p) I is C itself if it is not shrunk: ρ = 0.
+
+    q(C') = b I + C' r(C') = [b I + (ρ tr C / p) r(C')] + (1 − ρ) Σ_n (X r(C'))_n x_nᵀ; what is in brackets has no
+    location.
+    """
     function = pool.function.explained()
-    rows, scale = pool.moment(tokens.to(_dtype(pool, function, tokens, weights)), weights)
-    rows = with_roots(rows, weights)
-    on_gram = cheapest_route(function, *rows.shape[1:]) == "gram"
+    centred, scale = pool.moment(tokens.to(_dtype(pool, function, tokens, weights)), weights)
+    rows = with_roots(centred, weights)
+    on_gram = "gram" in pool.moment.routes and cheapest_route(function, *rows.shape[1:]) == "gram"
     unit, trace, root = split_trace(second_moment(rows.mT if on_gram else rows))
     root = root * scale
+    intensity = None if on_gram else pool.moment.intensity(unit, centred, weights)
+    unit = unit if intensity is None else shrink(unit, intensity)
+    intensity = torch.zeros_like(root) if intensity is None else intensity
     algorithm: Algorithm = "eigenvalues" if function.products is None else "products"
-    size = (root ** (2 * function.degree))[:, None, None]
-    factor = size / trace[:, None, None]
+    size = root ** (2 * function.degree)
+    factor = (size * (1 - intensity) / trace)[:, None, None]
     quotient = function.quotient(unit, root, algorithm)
     left = rows if quotient is None else (quotient @ rows if on_gram else rows @ quotient)
-    left = factor * left
     offset = function.constant(root)
-    constant = torch.zeros_like(root) if offset is None else offset * size.flatten()
+    constant = rows.new_zeros(len(rows), rows.shape[-1], rows.shape[-1])
+    constant = constant if offset is None else add_identity(constant, offset * size)
+    if not on_gram:
+        part = size * intensity / rows.shape[-1]
+        constant = add_identity(constant, part) if quotient is None else constant + part[:, None, None] * quotient
 
     def gram_quotient() -> Tensor:
-        return (factor * _gram_quotient(function, rows, trace, root, algorithm)).to(rows.dtype)
+        return (factor * _gram_quotient(function, rows, trace, root, intensity, algorithm)).to(rows.dtype)
 
-    return SecondOrderEvidence(pool, rows, left, constant, gram_quotient)
+    return SecondOrderEvidence(pool, rows, factor * left, constant, gram_quotient)
 
 
 def _dtype(pool: SecondOrderPool, function: MatrixFunction, tokens: Tensor, mask: Tensor | None) -> torch.dtype:
@@ -254,20 +266,24 @@ def _dtype(pool: SecondOrderPool, function: MatrixFunction, tokens: Tensor, mask
     return make_plan(function, *sizes, dtype=tokens.dtype, masked=mask is not None, steep=pool.steep).dtype
 
 
-def _gram_quotient(function: MatrixFunction, rows: Tensor, trace: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
-    """r(S) on the smaller side, (B, N, N), in float64: S may be singular, and float32 would not tell its zeros.
+def _gram_quotient(
+    function: MatrixFunction, rows: Tensor, trace: Tensor, root: Tensor, intensity: Tensor, algorithm: Algorithm
+) -> Tensor:
+    """r(S') on the smaller side, (B, N, N), in float64: S may be singular, and float32 would not tell its zeros.
 
-    With C = V λ Vᵀ it is r(0) I + X V g(λ) Vᵀ Xᵀ, where g(λ) = (r(λ) − r(0)) / λ.
+    S' = (1 − ρ) S + (ρ / p) I has the eigenvalues λ' of those λ of S. With C = V λ Vᵀ it is
+    r(0') I + X V g(λ) Vᵀ Xᵀ, where g(λ) = (r(λ') − r(0')) / λ.
     """
     count, channels = rows.shape[1:]
     wide, divisor = rows.double(), trace.double()[:, None, None]
+    kept, added = (1 - intensity.double())[:, None, None], intensity.double() / channels
     eye = torch.eye(count, dtype=wide.dtype, device=rows.device)
     if count <= channels:
-        quotient = function.quotient(second_moment(wide.mT) / divisor, root, algorithm)
+        quotient = function.quotient(add_identity(kept * second_moment(wide.mT) / divisor, added), root, algorithm)
         return eye if quotient is None else quotient
     values, vectors = torch.linalg.eigh(second_moment(wide) / divisor)
     values = values.clamp(min=0)
-    points = torch.nn.functional.pad(values, (0, 1))  # the last is 0
+    points = torch.nn.functional.pad(values, (0, 1)) * kept.squeeze(-1) + added.unsqueeze(-1)  # the last is that of 0
     roots = root.repeat_interleave(channels + 1)
     quotient = function.quotient(points.reshape(-1, 1, 1), roots, algorithm)  # of 1 × 1 matrices
     if quotient is None:

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from polycov.pooling.functions.base import split_trace
 from polycov.pooling.registry import register
+from polycov.pooling.shrinkage import Shrinkage, check_shrinkage, effective_count, shrink, shrinkage_intensity
 from polycov.pooling.symmetric import gram
 from polycov.pooling.tokens import count_tokens, counts, hide, is_soft, power_of_two, weigh
 from polycov.pooling.transforms import SampleFunction, call
@@ -34,8 +36,7 @@ def scaled_bilinear(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tens
     factor = _factor(tokens, weights)
     scale = 1 / factor.flatten()
     if is_soft(weights):
-        weights = weights.to(tokens.dtype)
-        scale = scale * (count_tokens(tokens, weights) / count_tokens(tokens, weights.square())).sqrt()
+        scale = scale * (effective_count(tokens, weights) / count_tokens(tokens, weights)).sqrt()
     return tokens * factor, scale
 
 
@@ -179,6 +180,27 @@ def second_moment(rows: Tensor, weights: Tensor | None = None) -> Tensor:
     return result
 
 
+def shrunk_covariance(tokens: Tensor, shrinkage: float | str, weights: Tensor | None = None) -> Tensor:
+    """Returns the shrunk covariance (1 − ρ) C + ρ (tr C / p) I of tokens (B, N, C), as a matrix (B, C, C).
+
+    Args:
+        tokens: (B, N, C).
+        shrinkage: "oas", "ledoit_wolf", or ρ from 0 to 1.
+        weights: optional, (B, N), boolean or floating point.
+
+    Example:
+        >>> shrunk_covariance(torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]]), 0.5)
+        tensor([[[0.7500, 0.0000],
+                 [0.0000, 0.2500]]])
+    """
+    checked = check_shrinkage(shrinkage)
+    rows, scale = scaled_covariance(tokens, weights)
+    unit, trace, _ = split_trace(second_moment(rows, weights))
+    if checked is not None:
+        unit = shrink(unit, shrinkage_intensity(checked, unit, rows, weights))
+    return unit * (trace * scale.square())[:, None, None]
+
+
 class Moment(nn.Module):
     """Base class of the moments: maps tokens (B, N, C) and weights (B, N) to rows (B, N, C') and a scale (B,).
 
@@ -188,11 +210,18 @@ class Moment(nn.Module):
 
     Attributes:
         out_channels: C'.
+        routes: the routes that exist for the moment.
     """
+
+    routes: tuple[str, ...] = ("covariance", "gram", "paper")
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.out_channels = channels
+
+    def intensity(self, unit: Tensor, rows: Tensor, weights: Tensor | None) -> Tensor | None:
+        """Returns how far the pool shrinks the moment towards a multiple of the identity, (B,); None for not at all."""
+        return None
 
 
 @register("moment", "bilinear")
@@ -203,9 +232,24 @@ class Bilinear(Moment):
         return scaled_bilinear(tokens, weights)
 
 
-@register("moment", "covariance")
+@register("moment", "covariance", "covariance", *(f"covariance(shrinkage={s})" for s in ("oas", "ledoit_wolf", 0.1)))
 class Covariance(Moment):
-    """The covariance: see `polycov.functional.covariance`."""
+    """The covariance, as it is or shrunk towards a multiple of the identity: see `polycov.functional.covariance`.
+
+    Args:
+        channels: C.
+        shrinkage: "oas" or "ledoit_wolf", which estimate the intensity for each sample, or the intensity from 0 to 1;
+            see `polycov.functional.shrunk_covariance`.
+    """
+
+    def __init__(self, channels: int, *, shrinkage: Shrinkage = None) -> None:
+        super().__init__(channels)
+        self.shrinkage = check_shrinkage(shrinkage)
+        if self.shrinkage is not None:
+            self.routes = ("covariance",)
+
+    def intensity(self, unit: Tensor, rows: Tensor, weights: Tensor | None) -> Tensor | None:
+        return None if self.shrinkage is None else shrinkage_intensity(self.shrinkage, unit, rows, weights)
 
     def forward(self, tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
         return scaled_covariance(tokens, weights)

@@ -16,6 +16,7 @@ from polycov.pooling.moments import Moment, second_moment, with_roots
 from polycov.pooling.passes import check_batches, fit_stages, fitted_runs
 from polycov.pooling.plan import HALF, Plan, Route, at_least_float32, cheapest_route, check_route, make_plan
 from polycov.pooling.post.base import Post
+from polycov.pooling.shrinkage import shrink
 from polycov.pooling.spec import Spec, parse_spec
 from polycov.pooling.tokens import as_tokens, is_soft
 from polycov.pooling.transforms import has_derivative, is_readable, needs_gradient
@@ -218,11 +219,12 @@ class SecondOrderPool(Pool):
         self.moment: Moment = moment.build(channels=channels)
         self.function: MatrixFunction = function.build()
         self.vector: Vector = vector.build(channels=self.moment.out_channels, seed=seed)
+        self.routes = tuple(name for name in self.function.routes if name in self.moment.routes)
         self.route: Route = check_route(route)
-        if self.route not in ("auto", *self.function.routes) or (
-            self.route == "paper" and not self.vector.has_factored
-        ):
-            raise PolycovError(f"The route {route!r} does not exist for '{function} | {vector}'. Use 'auto'.")
+        if self.route not in ("auto", *self.routes) or (self.route == "paper" and not self.vector.has_factored):
+            raise PolycovError(
+                f"The route {route!r} does not exist for '{moment} | {function} | {vector}'. Use 'auto'."
+            )
         self._append(spec, self.vector.out_features)
 
     @property
@@ -232,8 +234,8 @@ class SecondOrderPool(Pool):
 
     def route_for(self, locations: int) -> str:
         """Returns the route taken for this number of locations."""
-        if self.route != "auto":
-            return self.route
+        if self.route != "auto" or "gram" not in self.routes:
+            return "covariance" if self.route == "auto" else self.route
         return cheapest_route(self.function, locations, self.moment.out_channels)
 
     def plan(self, tokens: Tensor, weights: Tensor | None = None) -> Plan:
@@ -252,7 +254,7 @@ class SecondOrderPool(Pool):
             gradient=differentiable or any(map(needs_gradient, (tokens, *self.moment.parameters()))),
             masked=weights is not None,
             steep=self.steep,
-            route="covariance" if differentiable else self.route,
+            route="covariance" if differentiable or "gram" not in self.routes else self.route,
         )
 
     def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
@@ -261,6 +263,8 @@ class SecondOrderPool(Pool):
         rows, scale = self.moment(tokens.to(plan.dtype), weights)
         if plan.route == "covariance":
             unit, trace, root = split_trace(second_moment(rows, weights))
+            intensity = self.moment.intensity(unit, rows, weights)
+            unit = unit if intensity is None else shrink(unit, intensity)
         else:
             rows = with_roots(rows, weights)
             unit, trace, root = split_trace(second_moment(rows.mT))
