@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 import polycov
+from polycov.pooling.cross_pool import CrossPool
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.functions.spectral import SpectralFunction
 from polycov.pooling.plan import Route
@@ -29,6 +30,7 @@ def stage_specs() -> list[str]:
     """Every example of every registered stage, in an otherwise ordinary spec."""
     frames = {
         "moment": "{} | sqrt(5) | triu",
+        "cross": "{} | sqrt(5) | flatten",
         "function": "covariance | {} | tensor_sketch(24)",
         "vector": "covariance | sqrt(5) | {}",
         "first_order": "{}",
@@ -36,6 +38,11 @@ def stage_specs() -> list[str]:
     }
     stages = [stage for stage in polycov.list_stages() if stage.name != "class_token"]  # the only one with an order
     return [frames[stage.kind].format(example) for stage in stages for example in stage.examples]
+
+
+def of_one_input(spec: str) -> bool:
+    """Whether a pool with this spec has one input; the others have a contract suite of their own."""
+    return polycov.parse_spec(spec).inputs == 1
 
 
 def canonical(specs: list[str]) -> list[str]:
@@ -50,7 +57,7 @@ SIDE_BY_SIDE = [
     "[average | project(2), gaussian | sqrt(5) | triu | project(5)] | signed_sqrt | project(6)",
 ]
 
-SPECS = canonical(method_specs() + stage_specs() + SIDE_BY_SIDE)
+SPECS = list(filter(of_one_input, canonical(method_specs() + stage_specs() + SIDE_BY_SIDE)))
 SECOND_ORDER = [spec for spec in SPECS if not polycov.parse_spec(spec).first_order]
 
 
@@ -104,10 +111,10 @@ def make(
 
 
 def routes(spec: str) -> tuple[str, ...]:
-    """The routes of a second-order pool."""
-    pool = make(spec)
-    assert isinstance(pool, SecondOrderPool)
-    return pool.routes
+    """The routes of a second-order pool, or of all those side by side."""
+    pools = [module for module in make(spec).modules() if isinstance(module, SecondOrderPool | CrossPool)]
+    exist = [pool.routes if isinstance(pool, SecondOrderPool) else ("covariance",) for pool in pools]
+    return tuple(name for name in exist[0] if all(name in routes for routes in exist))
 
 
 def relative(a: Tensor, b: Tensor) -> float:

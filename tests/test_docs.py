@@ -44,7 +44,7 @@ def test_snippets_of_the_pages_run(page: str, tmp_path: Path, monkeypatch: pytes
         assert scores == pytest.approx({"average": 0.556, "isqrt-cov": 0.976}, abs=0.01)
 
 
-@pytest.mark.parametrize("name", polycov.list_methods())
+@pytest.mark.parametrize("name", polycov.list_methods() + polycov.list_methods(inputs=2))
 def test_readme_lists_every_method(name: str) -> None:
     assert f"`{name}`" in README
 

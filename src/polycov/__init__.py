@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from polycov.models.attach import attach
     from polycov.models.export import export
     from polycov.models.model import Model, create_model
+    from polycov.pooling.cross_pool import CrossPool, TwoInputPool
     from polycov.pooling.methods import create_pool, get_method, list_methods
     from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
     from polycov.pooling.registry import list_stages, register
@@ -36,6 +37,7 @@ _MODULES = {
     "CompareOptions": "comparing.options",
     "Comparison": "comparing.comparison",
     "Config": "training.config",
+    "CrossPool": "pooling.cross_pool",
     "EmbedOptions": "inference.embed",
     "Embeddings": "inference.embed",
     "EvaluateOptions": "inference.evaluate",
@@ -50,6 +52,7 @@ _MODULES = {
     "SecondOrderPool": "pooling.pool",
     "SideBySidePool": "pooling.side_by_side",
     "TrainResult": "training.train",
+    "TwoInputPool": "pooling.cross_pool",
     "attach": "models.attach",
     "compare": "comparing.compare",
     "create_model": "models.model",
@@ -88,6 +91,7 @@ __all__ = [
     "CompareOptions",
     "Comparison",
     "Config",
+    "CrossPool",
     "EmbedOptions",
     "Embeddings",
     "EvaluateOptions",
@@ -107,6 +111,7 @@ __all__ = [
     "SideBySidePool",
     "SpecError",
     "TrainResult",
+    "TwoInputPool",
     "attach",
     "compare",
     "create_model",

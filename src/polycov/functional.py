@@ -1,6 +1,7 @@
 """The stages as pure functions of tensors."""
 
 from polycov.pooling.attention import attention_weights, simpool
+from polycov.pooling.cross import cross_moment
 from polycov.pooling.first_order import average, gem, maximum
 from polycov.pooling.functions import matrix_log, matrix_power, matrix_sqrt
 from polycov.pooling.functions.brownian import channel_distances, double_centre
@@ -35,6 +36,7 @@ __all__ = [
     "compose",
     "count_sketch",
     "covariance",
+    "cross_moment",
     "double_centre",
     "gaussian",
     "gem",

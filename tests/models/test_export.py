@@ -222,3 +222,24 @@ def test_pools_with_weights_agree_in_onnxruntime(method: str, size: tuple[int, i
     output = OnnxFile(tmp_path / "pool.onnx")(x.numpy(), weights.numpy())
     assert np.abs(output - expected).max() < 1e-4 * np.abs(expected).max()
     assert np.abs(output - pool(x).detach().numpy()).max() > 1e-2 * np.abs(expected).max()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("spec", ["cross-bilinear", "mcb", "cross(covariance) | sqrt(5) | count_sketch(16)"])
+def test_pools_of_two_inputs_agree_in_onnxruntime(spec: str, tmp_path: Path) -> None:
+    pool = polycov.create_pool(spec, (6, 4), dim=24 if spec == "mcb" else None)
+    x, y, weights = torch.randn(5, 6, 3, 4), torch.randn(5, 4, 3, 4), torch.rand(5, 3, 4)
+    for inputs in ((x, y), (x, y, weights), *([] if "covariance" in spec else [(x, y[:, :, 0, 0])])):
+        export_onnx(pool, tmp_path / "pool.onnx", tuple(z[:2] for z in inputs))
+        file = OnnxFile(tmp_path / "pool.onnx")
+        expected = pool(*inputs).numpy()
+        assert np.abs(file(*(z.numpy() for z in inputs)) - expected).max() < 1e-4 * np.abs(expected).max()
+    (described,) = file.description["pools"]
+    again = polycov.create_pool(described["spec"], tuple(described["channels"]), seed=described["seed"])
+    assert torch.equal(again(x, y), pool(x, y))
+    assert export_program(pool, tmp_path / "pool.pt2") < 1e-4
+
+
+def test_an_eigendecomposition_of_two_inputs_cannot_be_exported(tmp_path: Path) -> None:
+    with pytest.raises(polycov.PolycovError, match="needs an eigendecomposition"):
+        export_onnx(polycov.create_pool("cross-root", (6, 4)), tmp_path / "pool.onnx")

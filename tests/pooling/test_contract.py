@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import polycov
-from polycov import FirstOrderPool, SecondOrderPool, SideBySidePool
+from polycov import CrossPool, FirstOrderPool, SecondOrderPool, SideBySidePool
 from polycov.pooling.plan import Route
 from samples import CHANNELS, SECOND_ORDER, SPECS, features, make, relative, routes
 
@@ -17,7 +17,7 @@ each_spec = pytest.mark.parametrize("spec", SPECS)
 
 def test_every_stage_and_method_is_in_the_suite() -> None:
     text = " ".join(SPECS)
-    assert all(stage.name in text for stage in polycov.list_stages() if stage.name != "class_token")
+    assert all(stage.name in text for stage in polycov.list_stages() if stage.name not in ("class_token", "cross"))
     assert len(polycov.list_methods()) == 32
 
 
@@ -25,7 +25,8 @@ def test_every_stage_and_method_is_in_the_suite() -> None:
 def test_the_spec_prints_back_and_the_repr_rebuilds_the_pool(spec: str) -> None:
     pool = polycov.create_pool(spec, CHANNELS, seed=3)
     assert pool.spec == spec == str(polycov.parse_spec(spec))
-    again = eval(repr(pool), {kind.__name__: kind for kind in (FirstOrderPool, SecondOrderPool, SideBySidePool)})
+    kinds = (CrossPool, FirstOrderPool, SecondOrderPool, SideBySidePool)
+    again = eval(repr(pool), {kind.__name__: kind for kind in kinds})
     for a, b in zip(pool.state_dict().items(), again.state_dict().items(), strict=True):
         assert a[0] == b[0]
         assert torch.equal(a[1], b[1])

@@ -93,7 +93,10 @@ untyped: Any = polycov  # its functions, called with arguments of the wrong type
         (lambda: polycov.SecondOrderPool(8, "ipccp-ts"), "For a method such as 'isqrt-cov' use create_pool"),
         (lambda: polycov.create_pool("ipccp-ts", 0), "channels of a pool to be a positive integer, got 0"),
         (lambda: untyped.create_pool("ipccp-ts", 8, route="fast"), "Unknown route 'fast'. Known: auto, covariance"),
-        (lambda: polycov.create_pool("isqrt-cov", 8, route="paper"), "'paper' does not exist for 'sqrt.5. . triu'"),
+        (
+            lambda: polycov.create_pool("isqrt-cov", 8, route="paper"),
+            "'paper' does not exist for 'covariance . sqrt.5. . triu'",
+        ),
         (lambda: polycov.SecondOrderPool(8, "average"), "first-order pooling: use create_pool"),
         (lambda: polycov.FirstOrderPool(8, "covariance | sqrt(5) | triu"), "second-order pooling: use create_pool"),
     ],

@@ -6,7 +6,7 @@ import polycov
 from polycov.errors import SpecError
 from polycov.pooling import registry
 from polycov.pooling.moments import Moment
-from polycov.pooling.registry import get_stage, list_stages, register
+from polycov.pooling.registry import Kind, get_stage, list_stages, register
 
 
 @pytest.fixture(autouse=True)
@@ -17,17 +17,18 @@ def _own_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_stages_are_listed_by_kind_and_name() -> None:
     names = [stage.name for stage in list_stages()]
     assert names == sorted(names)
-    assert [stage.name for stage in list_stages("post")] == ["l2", "project", "signed_power", "signed_sqrt"]
+    assert [stage.name for stage in list_stages("post")] == ["balance", "l2", "project", "signed_power", "signed_sqrt"]
     functions = [stage.name for stage in list_stages("function")]
     assert functions == sorted(functions)
     assert {"identity", "log", "polynomial", "power", "sqrt"} <= set(functions)
-    assert sum(len(list_stages(kind)) for kind in ("moment", "function", "vector", "first_order", "post")) == len(names)
+    kinds: tuple[Kind, ...] = ("moment", "cross", "function", "vector", "first_order", "post")
+    assert sum(len(list_stages(kind)) for kind in kinds) == len(names)
 
 
 def test_the_signature_has_the_arguments_of_a_spec_without_those_of_the_pool() -> None:
     assert str(get_stage("tensor_sketch", ("vector",), "").signature) == "(dim: int, *, learnable: bool = False)"
     assert list(get_stage("triu", ("vector",), "").signature.parameters) == []
-    assert list(get_stage("project", ("post",), "").signature.parameters) == ["dim"]
+    assert list(get_stage("project", ("post",), "").signature.parameters) == ["dim", "fit"]
 
 
 def test_the_summary_is_the_first_line_of_the_docstring() -> None:

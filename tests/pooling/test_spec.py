@@ -39,7 +39,10 @@ def test_features_side_by_side_print_back_with_all_their_stages() -> None:
         ("", "Expected a spec such as"),
         ("covariance", "Expected a function after 'covariance'"),
         ("covariance | sqrt(5)", "Expected a vector after"),
-        ("covarience | sqrt(5) | triu", "Unknown moment or first-order 'covarience'.*Did you mean 'covariance'"),
+        (
+            "covarience | sqrt(5) | triu",
+            "Unknown moment or cross or first-order 'covarience'.*Did you mean 'covariance'",
+        ),
         (
             "covariance | sqrt(5) | tensorsketch(64)",
             "Unknown vector 'tensorsketch' in 'covariance . sqrt.5. . tensorsketch.64.'. Did you mean "

@@ -9,6 +9,7 @@ from polycov.errors import PolycovError
 from polycov.models.backbones import import_timm
 from polycov.models.weights import OFFLINE_BACKBONE
 from polycov.pooling.methods import create_pool, get_method, list_methods
+from polycov.pooling.pool import Pool
 from polycov.system.tables import Table
 
 
@@ -29,12 +30,14 @@ def run(arguments: list[str]) -> None:
 
 
 def _show_methods(options: List, terminal: Terminal) -> None:
-    rows = []
-    for name in list_methods():
-        pool = create_pool(name, 256)
-        rows.append((name, pool.out_features, pool.spec, " ".join((get_method(name).__doc__ or "").split())))
+    pools: list[tuple[str, Pool]] = [(name, create_pool(name, 256)) for name in list_methods()]
+    pools += [(name, create_pool(name, (256, 256))) for name in list_methods(inputs=2)]
+    rows = [(n, pool.out_features, pool.spec, " ".join((get_method(n).__doc__ or "").split())) for n, pool in pools]
     terminal.table(Table(("method", "dimensions", "spec", "paper"), rows))
-    terminal.write("Dimensions for 256 channels; --dim sets the size of sketches and projections.")
+    terminal.write(
+        "Dimensions for 256 channels; --dim sets the size of sketches and projections. Methods that begin with a cross "
+        "moment have two inputs, and are for Python."
+    )
 
 
 def _show_backbones(options: List, terminal: Terminal) -> None:

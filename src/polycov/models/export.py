@@ -16,6 +16,7 @@ from polycov.models.model_card import model_card
 from polycov.models.model_folder import PICKLES, ModelFolder
 from polycov.models.modes import evaluation_mode
 from polycov.models.onnx import INSTALL, METADATA_KEY, OnnxFile
+from polycov.pooling.cross_pool import TwoInputPool
 from polycov.pooling.pool import Pool
 from polycov.progress import SILENT, Progress
 from polycov.system.files import write_file
@@ -123,8 +124,8 @@ def _inputs(module: nn.Module, example: Example | None) -> tuple[Tensor, ...]:
     return (example,) if isinstance(example, Tensor) else example
 
 
-def example_input(module: nn.Module) -> Tensor:
-    """Returns an input to trace a module with: random images for a model, random maps for a pool.
+def example_input(module: nn.Module) -> Example:
+    """Returns an input to trace a module with: random images for a model, random maps for a pool, one for each input.
 
     Raises:
         PolycovError: for any other module.
@@ -133,6 +134,8 @@ def example_input(module: nn.Module) -> Tensor:
     if isinstance(module, Model):
         size, weight = module.preprocessing.size, module.classifier.weight
         return torch.randn(2, 3, size, size, generator=generator).to(weight.device, weight.dtype)
+    if isinstance(module, TwoInputPool):
+        return tuple(torch.randn(2, side, 16, 16, generator=generator) for side in module.sides)
     if isinstance(module, Pool):
         return torch.randn(2, module.channels, 16, 16, generator=generator)
     raise PolycovError(f"Expected example, an input of {type(module).__name__}.")
@@ -204,7 +207,12 @@ def _metadata(module: nn.Module) -> dict[str, Any]:
     """What a file says of itself: of a model its description without the data, of a pool its spec."""
     if isinstance(module, Model):
         return {key: value for key, value in module.describe().items() if key != "data"}
-    return {"pools": [{"spec": p.spec, "channels": p.channels, "seed": p.seed} for p in _pools(module)]}
+    return {"pools": [{"spec": p.spec, "channels": _channels(p), "seed": p.seed} for p in _pools(module)]}
+
+
+def _channels(pool: Pool) -> int | tuple[int, int]:
+    """The channels that `create_pool` takes."""
+    return pool.sides if isinstance(pool, TwoInputPool) else pool.channels
 
 
 def _write_checked(

@@ -63,16 +63,14 @@ class PoolingHead(nn.Module):
         super().__init__()
         if channels is None:
             channels = default_channels(pool, width, probe=True)
-        self.reduction = _make_reduction(reduction, width, channels)
+        self.reduction = make_reduction(reduction, width, channels)
         self.pool = create_pool(pool, channels or width, seed=seed, prefix_tokens=prefix_tokens, **options)
         self.dropout = nn.Dropout(drop)
         self.classifier: nn.Module = make_classifier(self.pool.out_features, num_classes)
 
     def reduce(self, features: Tensor) -> Tensor:
         """Returns local features, maps (B, C, H, W) or tokens (B, N, C), reduced."""
-        if features.ndim == 4 or isinstance(self.reduction, nn.Identity):
-            return self.reduction(features)
-        return self.reduction(features.mT.unsqueeze(-1)).squeeze(-1).mT  # tokens as maps of width 1, and back
+        return reduce_features(self.reduction, features)
 
     def classify(self, features: Tensor) -> Tensor:
         """Returns the logits of local features, (B, num_classes)."""
@@ -86,7 +84,19 @@ def make_classifier(features: int, num_classes: int) -> nn.Module:
     return nn.Linear(features, positive_int("the classifier", "num_classes", num_classes))
 
 
-def _make_reduction(kind: str, width: int, channels: int) -> nn.Module:
+def reduce_features(reduction: nn.Module, features: Tensor) -> Tensor:
+    """Returns local features, maps (B, C, H, W) or tokens (B, N, C), after a reduction of maps."""
+    if features.ndim == 4 or isinstance(reduction, nn.Identity):
+        return reduction(features)
+    return reduction(features.mT.unsqueeze(-1)).squeeze(-1).mT  # tokens as maps of width 1, and back
+
+
+def make_reduction(kind: str, width: int, channels: int) -> nn.Module:
+    """Returns a reduction of maps from ``width`` to so many channels; the identity for 0.
+
+    Raises:
+        PolycovError: if the kind is unknown.
+    """
     if kind not in ("relu", "linear"):
         raise PolycovError(f"Unknown reduction {kind!r}. {known(kind, ('relu', 'linear'))}")
     if not channels:

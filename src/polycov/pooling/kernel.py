@@ -27,9 +27,9 @@ def kernel_error(compact: Tensor, full: Tensor) -> float:
 def uncompressed(method: str) -> str | None:
     """Returns the spec of the feature whose inner products a compact method estimates.
 
-    A sketch estimates the inner products of the matrix, which the upper triangle preserves; features side by side, the
-    sum of those of their parts. None if nothing is a sketch, or if a stage follows the sketch (``cbp-ts``,
-    ``ipccp-fit``) and changes its inner products.
+    A sketch estimates the inner products of the matrix, which the upper triangle preserves, or all entries if it is not
+    symmetric; features side by side, the sum of those of their parts. None if nothing is a sketch, or if a stage
+    follows the sketch (``cbp-ts``, ``ipccp-fit``) and changes its inner products.
 
     Args:
         method: the name of a method, or a spec.
@@ -56,4 +56,5 @@ def _exact(spec: Spec) -> Spec | None:
         return spec
     if blocks:
         return replace(spec, blocks=tuple(filter(None, blocks)))
-    return parse_spec(f"{spec.aggregation[0]} | {spec.aggregation[1]} | triu")
+    full = "flatten" if spec.cross else "triu"
+    return parse_spec(f"{spec.aggregation[0]} | {spec.aggregation[1]} | {full}")

@@ -7,10 +7,11 @@ A method is a function that returns a spec; its docstring names the paper. Its p
 import inspect
 import numbers
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
-from polycov.errors import SpecError, known, positive_int
-from polycov.pooling import recent
+from polycov.errors import PolycovError, SpecError, known, positive_int
+from polycov.pooling import paired, recent
+from polycov.pooling.cross_pool import TwoInputPool
 from polycov.pooling.plan import Route, check_route
 from polycov.pooling.pool import Pool
 from polycov.pooling.side_by_side import build_pool
@@ -165,18 +166,21 @@ def mean_cov_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     return f"[{parts}] | balance(1, 2) | project({dim}, fit=classes)"
 
 
-for _recent in (*recent.SECOND_ORDER, *recent.FIRST_ORDER):
-    _method(_recent)
+for _listed in (*recent.SECOND_ORDER, *recent.FIRST_ORDER, *paired.TWO_INPUTS):
+    _method(_listed)
 
 
-def list_methods() -> list[str]:
+def list_methods(*, inputs: int = 1) -> list[str]:
     """Lists the names of all methods, simplest first.
 
+    Args:
+        inputs: 1 for methods that pool one feature set, 2 for those that pool two.
+
     Example:
-        >>> "ipccp-ts" in list_methods()
-        True
+        >>> "ipccp-ts" in list_methods(), list_methods(inputs=2)
+        (True, ['cross-bilinear', 'mcb', 'cross-root'])
     """
-    return list(_METHODS)
+    return [name for name, method in _METHODS.items() if parse_spec(method()).inputs == inputs]
 
 
 def get_method(name: str) -> Method:
@@ -282,9 +286,21 @@ def fitted_dim(name: str, dim: int | None = None) -> int:
     return max((dict(stage.arguments)["dim"] for stage in spec.stages if stage.stage.name == "project"), default=0)
 
 
+@overload
+def create_pool(
+    name: str | Spec, channels: int, *, dim: int | None = None, seed: int = 0, route: Route = "auto", **options: Any
+) -> Pool: ...
+
+
+@overload
+def create_pool(
+    name: str | Spec, channels: tuple[int, int], *, dim: int | None = None, seed: int = 0, **options: Any
+) -> TwoInputPool: ...
+
+
 def create_pool(
     name: str | Spec,
-    channels: int,
+    channels: int | tuple[int, int],
     *,
     dim: int | None = None,
     seed: int = 0,
@@ -297,7 +313,7 @@ def create_pool(
 
     Args:
         name: a method or a spec.
-        channels: C, of the features.
+        channels: C, of the features; (C₁, C₂) for a pool of two inputs.
         dim: the dimension of the result, if the method lets one choose (default 8192; 512 for fitted ones).
         seed: determines the sketches.
         route: how to compute it; see `SecondOrderPool`.
@@ -313,9 +329,18 @@ def create_pool(
     Example:
         >>> create_pool("ipccp-ts", channels=64, dim=512)
         SecondOrderPool(64, 'covariance | sqrt(5) | tensor_sketch(512)', seed=0)
+        >>> create_pool("mcb", channels=(64, 32), dim=512)
+        TwoInputPool((64, 32), 'cross(bilinear) | identity | tensor_sketch(512) | signed_sqrt | l2', seed=0)
     """
     spec = parse_spec(method_spec(str(name) if isinstance(name, Spec) else name, dim=dim, **options))
-    pool = build_pool(channels, spec, seed=seed, route=check_route(route), check_finite=check_finite)
+    check_route(route)
+    if spec.inputs == 2:
+        if prefix_tokens or route not in ("auto", "covariance"):
+            raise PolycovError(f"'{spec}' has two inputs: neither prefix tokens nor the route {route!r} exist for it.")
+        return TwoInputPool(channels, spec, seed=seed, check_finite=check_finite)  # type: ignore[arg-type]  # it checks
+    if not isinstance(channels, int):
+        raise PolycovError(f"'{spec}' has one input, of a single number of channels, got {channels!r}.")
+    pool = build_pool(channels, spec, seed=seed, route=route, check_finite=check_finite)
     if prefix_tokens:
         for module in pool.modules():
             if isinstance(module, Pool):

@@ -212,8 +212,9 @@ class SecondOrderPool(Pool):
         self, channels: int, spec: str | Spec, *, seed: int = 0, route: Route = "auto", check_finite: bool = True
     ) -> None:
         spec = spec if isinstance(spec, Spec) else parse_spec(spec)
-        if spec.first_order:
-            raise PolycovError(f"'{spec}' is first-order pooling: use create_pool or FirstOrderPool.")
+        if spec.first_order or spec.cross:
+            kind = "a cross moment" if spec.cross else "first-order pooling"
+            raise PolycovError(f"'{spec}' is {kind}: use create_pool.")
         super().__init__(channels, spec, seed, check_finite)
         moment, function, vector = spec.aggregation
         self.moment: Moment = moment.build(channels=channels)

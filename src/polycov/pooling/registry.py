@@ -9,7 +9,7 @@ from torch import nn
 
 from polycov.errors import SpecError, known
 
-Kind = Literal["moment", "function", "vector", "first_order", "post"]
+Kind = Literal["moment", "cross", "function", "vector", "first_order", "post"]
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 # Parameters that the pool fills in; all others in the signature of a stage are arguments in a spec.
@@ -86,7 +86,8 @@ def get_stage(name: str, kinds: tuple[Kind, ...], where: str) -> Stage:
     if stage.kind not in kinds:
         raise SpecError(
             f"Expected a {expected}, got the {stage.kind.replace('_', '-')} {name!r} in {where!r}. A spec is "
-            "'moment | function | vector', or a first-order pooling, followed by any number of '| post'."
+            "'moment | function | vector', with a moment or cross moment, or a first-order pooling, followed by any "
+            "number of '| post'."
         )
     return stage
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from polycov.errors import PolycovError
 from polycov.pooling.batches import Batch
+from polycov.pooling.cross_pool import CrossPool
 from polycov.pooling.plan import Route, check_route
 from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
 from polycov.pooling.spec import Spec, parse_spec
@@ -105,6 +106,12 @@ def build_pool(channels: int, spec: Spec, *, seed: int, route: Route, check_fini
     """Builds the pool of a spec."""
     if spec.blocks:
         return SideBySidePool(channels, spec, seed=seed, route=route, check_finite=check_finite)
+    if spec.cross:
+        if spec.inputs == 2:
+            raise PolycovError(f"'{spec}' has two inputs, and cannot stand side by side with others.")
+        if route not in ("auto", "covariance"):
+            raise PolycovError(f"The route {route!r} does not exist for '{spec}'. Use 'auto'.")
+        return CrossPool(channels, spec, seed=seed, check_finite=check_finite)
     if spec.first_order:
         return FirstOrderPool(channels, spec, seed=seed, check_finite=check_finite)
     return SecondOrderPool(channels, spec, seed=seed, route=route, check_finite=check_finite)

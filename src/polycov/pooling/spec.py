@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import polycov.pooling.attention
+import polycov.pooling.cross
 import polycov.pooling.dropcov
 import polycov.pooling.first_order
 import polycov.pooling.functions
@@ -71,6 +72,16 @@ class Spec:
         return all(block.first_order for block in self.blocks) if self.blocks else len(self.aggregation) == 1
 
     @property
+    def cross(self) -> bool:
+        """Whether it pools a cross moment."""
+        return bool(self.aggregation) and self.aggregation[0].stage.kind == "cross"
+
+    @property
+    def inputs(self) -> int:
+        """The number of inputs; features side by side have one."""
+        return int(getattr(self.aggregation[0].stage.build, "inputs", 1)) if self.aggregation else 1
+
+    @property
     def stages(self) -> tuple[StageSpec, ...]:
         """All stages, including those of features side by side."""
         inner = tuple(stage for block in self.blocks for stage in block.stages)
@@ -109,8 +120,8 @@ def parse_spec(text: str) -> Spec:
 
 def _parse_aggregation(words: list[str], text: str) -> tuple[tuple[StageSpec, ...], list[str]]:
     """The first stages, and the words that remain."""
-    first = _parse_stage(words[0], ("moment", "first_order"), text)
-    kinds: tuple[Kind, ...] = ("function", "vector") if first.stage.kind == "moment" else ()
+    first = _parse_stage(words[0], ("moment", "cross", "first_order"), text)
+    kinds: tuple[Kind, ...] = ("function", "vector") if first.stage.kind in ("moment", "cross") else ()
     if len(words) < 1 + len(kinds):
         raise SpecError(
             f"Expected a {kinds[len(words) - 1]} after {words[-1]!r} in {text!r}: moment | function | vector."

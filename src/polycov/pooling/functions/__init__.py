@@ -29,12 +29,16 @@ class Identity(MatrixFunction):
 
     degree = 1.0
     products = 0
+    has_rectangular = True
 
     def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         return matrix
 
     def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> None:
         return None
+
+    def rectangular(self, matrix: Tensor) -> Tensor:
+        return matrix
 
 
 def _exact(stage: str, method: object) -> bool:

@@ -1,5 +1,7 @@
 """The interface of matrix functions."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +25,7 @@ class MatrixFunction(nn.Module):
         slope_steps: see `polycov.pooling.plan.Priced`; None if there is only one algorithm.
         routes: the routes that exist for the function.
         approximate_gradient: whether the gradient is that of a limit, and not of what `forward` returns.
+        has_rectangular: whether `rectangular` exists, for cross moments.
     """
 
     degree: float = 0.0
@@ -30,6 +33,7 @@ class MatrixFunction(nn.Module):
     slope_steps: int | None = None
     routes: tuple[str, ...] = ("covariance", "gram", "paper")
     approximate_gradient: bool = False
+    has_rectangular: bool = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,6 +62,17 @@ class MatrixFunction(nn.Module):
             f"There is no exact explanation of {type(self).__name__}: its feature is not a sum over locations. Use a "
             "function such as sqrt(5)."
         )
+
+    def rectangular(self, matrix: Tensor) -> Tensor:
+        """Returns f on the singular values of M, (B, C₁, C₂), of norm 1: f(M) = M g(MᵀM) with g(s²) = f(s)/s."""
+        raise NotImplementedError
+
+
+def times_gram(matrix: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Returns M g(MᵀM) = g(MMᵀ) M, (B, C₁, C₂), on the smaller side."""
+    if matrix.shape[-2] < matrix.shape[-1]:
+        return function(matrix @ matrix.mT) @ matrix
+    return matrix @ function(matrix.mT @ matrix)
 
 
 def add_identity(matrix: Tensor, constant: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from polycov.errors import positive_int
-from polycov.pooling.functions.base import MatrixFunction
+from polycov.pooling.functions.base import MatrixFunction, times_gram
 from polycov.pooling.functions.composition import Factor, compose
 from polycov.pooling.functions.composition import count_products as count_products_of
 from polycov.pooling.functions.spectral import Quotient, ScalarFunction, spectral
@@ -115,11 +115,20 @@ class NewtonSchulzSqrt(MatrixFunction):
         self.iterations = positive_int("sqrt", "iterations", iterations)
         self.products = count_products(self.iterations) if self.iterations <= MOST_ITERATIONS else None
         self.slope_steps = self.iterations
+        self.has_rectangular = self.products is not None
 
     def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         if algorithm == "eigenvalues":
             return spectral(matrix, NewtonSchulzEigenvalues(self.iterations))
         return newton_schulz(matrix, self.iterations)
+
+    def rectangular(self, matrix: Tensor) -> Tensor:
+        """M (MᵀM)^(−¼), the inverse root by k iterations of the root by k iterations: a polynomial of MᵀM."""
+
+        def inverse_fourth_root(gram: Tensor) -> Tensor:
+            return newton_schulz(newton_schulz(gram, self.iterations), self.iterations, inverse=True)
+
+        return times_gram(matrix, inverse_fourth_root)
 
     def quotient(self, gram: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         if algorithm == "products":

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polycov.pooling.functions.base import MatrixFunction, add_identity
+from polycov.pooling.functions.base import MatrixFunction, add_identity, times_gram
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.transforms import SampleFunction, call, without_zeros
 
@@ -248,10 +248,19 @@ class SpectralFunction(MatrixFunction):
 
 
 class SpectralPower(SpectralFunction):
-    """C^p by eigendecomposition: see `polycov.functional.matrix_power`."""
+    """C^p by eigendecomposition: see `polycov.functional.matrix_power`.
+
+    On the singular values of M it is M (MᵀM)^((p−1)/2), for the root M (MᵀM)^(−¼). The second factor is the quotient of
+    x^((p+1)/2), which maps singular values 0 to 0.
+    """
+
+    has_rectangular = True
 
     def __init__(self, exponent: float) -> None:
         super().__init__(Power(exponent), exponent)
+
+    def rectangular(self, matrix: Tensor) -> Tensor:
+        return times_gram(matrix, lambda gram: spectral(gram, Quotient(Power((self.degree + 1) / 2))))
 
 
 class SpectralLog(SpectralFunction):

@@ -1,4 +1,4 @@
-"""Stage 3: a symmetric matrix as a vector."""
+"""Stage 3: a matrix as a vector."""
 
 from polycov.pooling.vectors import count_sketch, random_maclaurin, tensor_sketch, triangle
 

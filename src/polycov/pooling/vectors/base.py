@@ -2,12 +2,15 @@
 
 from torch import Tensor, nn
 
+Channels = int | tuple[int, int]
+
 
 class Vector(nn.Module):
-    """A linear map from a symmetric matrix (B, C, C) to a vector (B, ``out_features``).
+    """A linear map from a symmetric matrix (B, C, C), or any matrix (B, C₁, C₂), to a vector (B, ``out_features``).
 
     Attributes:
-        channels: C.
+        sides: C₁ and C₂.
+        symmetric: whether the matrices are symmetric.
         out_features: the size of the vector.
         is_sketch: whether inner products of the vectors only estimate those of the matrices.
         has_factored: whether `factored` exists, for the route "paper".
@@ -16,9 +19,9 @@ class Vector(nn.Module):
     is_sketch = False
     has_factored = False
 
-    def __init__(self, channels: int, out_features: int) -> None:
+    def __init__(self, channels: Channels, out_features: int) -> None:
         super().__init__()
-        self.channels = channels
+        self.sides, self.symmetric = sides_of(channels), isinstance(channels, int)
         self.out_features = out_features
 
     def forward(self, matrix: Tensor) -> Tensor:
@@ -28,3 +31,8 @@ class Vector(nn.Module):
     def factored(self, left: Tensor, right: Tensor) -> Tensor:
         """Returns the vector of leftᵀ right, (B, N, C) each, by the algorithm of the literature, at every location."""
         raise NotImplementedError
+
+
+def sides_of(channels: Channels) -> tuple[int, int]:
+    """Returns C₁ and C₂ of the matrices: ``channels`` is C for symmetric ones, and (C₁, C₂) for any others."""
+    return (channels, channels) if isinstance(channels, int) else channels

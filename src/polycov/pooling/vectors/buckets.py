@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from polycov.pooling.transforms import SampleFunction, call
-from polycov.pooling.vectors.base import Vector
+from polycov.pooling.vectors.base import Channels, Vector
 
 
 def random_signs(*shape: int, generator: torch.Generator) -> Tensor:
@@ -126,17 +126,19 @@ class BucketMap(Vector):
     table: Tensor
     sign: Tensor
 
-    def __init__(self, channels: int, out_features: int) -> None:
+    def __init__(self, channels: Channels, out_features: int) -> None:
         super().__init__(channels, out_features)
         self.register_buffer("dim", torch.tensor(out_features, device="cpu"))
 
     def assign_buckets(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Returns the bucket and the sign of each entry of a flattened matrix, (C²,) each."""
+        """Returns the bucket and the sign of each entry of a flattened matrix, (C₁C₂,) each."""
         raise NotImplementedError
 
     def weight(self, dtype: torch.dtype) -> Tensor:
-        """Returns the weight of each entry, (C²,): its sign, times √2 off the diagonal."""
-        off = ~torch.eye(self.channels, dtype=torch.bool, device=self.sign.device).flatten()
+        """Returns the weight of each entry, (C₁C₂,): its sign, times √2 off the diagonal of a symmetric matrix."""
+        if not self.symmetric:
+            return self.sign.to(dtype)
+        off = ~torch.eye(self.sides[0], dtype=torch.bool, device=self.sign.device).flatten()
         return self.sign.to(dtype) * root_two(off, dtype)
 
     def build(self) -> None:
@@ -157,7 +159,7 @@ class BucketMap(Vector):
         self.build()
 
     def forward(self, matrix: Tensor) -> Tensor:
-        x = matrix.flatten(1) * self.weight(matrix.dtype)  # (B, C²)
+        x = matrix.flatten(1) * self.weight(matrix.dtype)  # (B, C₁C₂)
         return bucket_sum(x, self.bucket, self.out_features, self.table)
 
 

@@ -1,10 +1,11 @@
-"""The count sketch of a symmetric matrix, with buckets of equal size."""
+"""The count sketch of a matrix, with buckets of equal size."""
 
 import torch
 from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.pooling.registry import register
+from polycov.pooling.vectors.base import Channels
 from polycov.pooling.vectors.buckets import BucketMap, bucket_sum, random_signs
 from polycov.pooling.vectors.triangle import triu, upper_triangle
 
@@ -48,8 +49,10 @@ def deal(order: Tensor, dim: int) -> Tensor:
 class CountSketch(BucketMap):
     """A count sketch with ``dim`` dimensions: see `polycov.functional.count_sketch`.
 
+    Of a matrix that is not symmetric, it deals all entries instead of the triangle.
+
     Args:
-        channels: C, the size of the matrix.
+        channels: C, the size of symmetric matrices, or (C₁, C₂) of any.
         dim: D.
         seed: determines the order and the signs.
     """
@@ -58,18 +61,24 @@ class CountSketch(BucketMap):
     order: Tensor
     signs: Tensor
 
-    def __init__(self, channels: int, dim: int, *, seed: int = 0) -> None:
+    def __init__(self, channels: Channels, dim: int, *, seed: int = 0) -> None:
         super().__init__(channels, positive_int("count_sketch", "dim", dim))
-        size = channels * (channels + 1) // 2
+        rows, columns = self.sides
+        size = rows * (rows + 1) // 2 if self.symmetric else rows * columns
         generator = torch.Generator().manual_seed(seed)
         self.register_buffer("order", torch.randperm(size, generator=generator, device="cpu"))
         self.register_buffer("signs", random_signs(size, generator=generator))
         self.build()
         self.to(torch.get_default_device())
 
+    def _entries(self, device: torch.device) -> Tensor:
+        """The indices of the entries that are dealt, in a flattened matrix."""
+        rows, columns = self.sides
+        return upper_triangle(rows, device)[0] if self.symmetric else torch.arange(rows * columns, device=device)
+
     def assign_buckets(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        entries, _ = upper_triangle(self.channels, device)
-        bucket = torch.full((self.channels**2,), self.out_features, device=device)
+        entries = self._entries(device)
+        bucket = torch.full((self.sides[0] * self.sides[1],), self.out_features, device=device)
         bucket[entries] = deal(self.order, self.out_features)
         sign = torch.zeros_like(bucket)
         sign[entries] = self.signs.to(sign.dtype)

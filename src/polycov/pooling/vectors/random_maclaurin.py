@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from polycov.errors import positive_int, true_or_false
 from polycov.pooling.registry import register
 from polycov.pooling.transforms import is_batched
-from polycov.pooling.vectors.base import Vector
+from polycov.pooling.vectors.base import Channels, Vector
 from polycov.pooling.vectors.buckets import random_signs
 
 BLOCK = 512  # dimensions computed at a time, so that no (B, D, C) tensor is made
@@ -18,8 +18,8 @@ def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
     ⟨φ(P), φ(Q)⟩ is an unbiased estimate of ⟨P, Q⟩.
 
     Args:
-        matrix: Q, (B, C, C).
-        weights: W₁ and W₂, (2, D, C), each entry ±1.
+        matrix: Q, (B, C₁, C₂).
+        weights: W₁ and W₂, (2, D, C), each entry ±1; C is the larger of C₁ and C₂.
 
     Returns:
         (B, D).
@@ -30,7 +30,7 @@ def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
         >>> random_maclaurin(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.ones(2, 1, 2))
         tensor([[10.]])
     """
-    left, right = weights.to(matrix.dtype)
+    left, right = _halves(weights.to(matrix.dtype), matrix.shape[1], matrix.shape[2])
     in_place = not (weights.requires_grad or is_batched(weights))  # saves memory, and with it time
     blocks = []
     for a, b in zip(left.split(BLOCK), right.split(BLOCK), strict=True):
@@ -39,21 +39,26 @@ def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
     return torch.cat(blocks, 1) / weights.shape[1] ** 0.5
 
 
+def _halves(weights: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
+    """W₁ and W₂ of (2, D, C), for matrices with so many rows and columns."""
+    return weights[0, :, :rows], weights[1, :, :columns]
+
+
 def random_maclaurin_factored(left: Tensor, right: Tensor, weights: Tensor) -> Tensor:
     """Returns the features of Σ_n left_n right_nᵀ as the literature computes them, at every location.
 
     Σ_n (W₁ left_n) ∘ (W₂ right_n) / √D, with (B, N, D) tensors; meant as a reference.
 
     Args:
-        left: (B, N, C).
-        right: (B, N, C).
+        left: (B, N, C₁).
+        right: (B, N, C₂).
         weights: (2, D, C).
 
     Returns:
         (B, D).
     """
-    w = weights.to(left.dtype)
-    return ((left @ w[0].mT) * (right @ w[1].mT)).sum(1) / weights.shape[1] ** 0.5
+    first, second = _halves(weights.to(left.dtype), left.shape[-1], right.shape[-1])
+    return ((left @ first.mT) * (right @ second.mT)).sum(1) / weights.shape[1] ** 0.5
 
 
 @register("vector", "random_maclaurin", "random_maclaurin(24)", "random_maclaurin(24, learnable=True)")
@@ -61,7 +66,7 @@ class RandomMaclaurin(Vector):
     """Random Maclaurin features with ``dim`` dimensions: see `polycov.functional.random_maclaurin`.
 
     Args:
-        channels: C, the size of the matrix.
+        channels: C, the size of symmetric matrices, or (C₁, C₂) of any.
         dim: D.
         learnable: make the weights parameters, as in Gao et al. (compact bilinear pooling, CVPR 2016).
         seed: determines the weights.
@@ -71,10 +76,10 @@ class RandomMaclaurin(Vector):
     has_factored = True
     weights: Tensor
 
-    def __init__(self, channels: int, dim: int, *, learnable: bool = False, seed: int = 0) -> None:
+    def __init__(self, channels: Channels, dim: int, *, learnable: bool = False, seed: int = 0) -> None:
         super().__init__(channels, positive_int("random_maclaurin", "dim", dim))
         generator = torch.Generator().manual_seed(seed)
-        weights = random_signs(2, dim, channels, generator=generator)
+        weights = random_signs(2, dim, max(self.sides), generator=generator)
         if true_or_false("random_maclaurin", "learnable", learnable):
             self.weights = nn.Parameter(weights)
         else:

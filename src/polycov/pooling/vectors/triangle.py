@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
+from polycov.errors import PolycovError
 from polycov.pooling.registry import register
-from polycov.pooling.vectors.base import Vector
+from polycov.pooling.vectors.base import Channels, Vector, sides_of
 from polycov.pooling.vectors.buckets import BucketMap, root_two
 
 
@@ -45,24 +46,30 @@ class Triangle(BucketMap):
     Each entry of the triangle has its own bucket.
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, channels: Channels) -> None:
+        if not isinstance(channels, int):
+            raise PolycovError(
+                f"triu is the triangle of a symmetric matrix, but a cross moment, here {channels[0]}×{channels[1]}, is "
+                "not. Use flatten, or a sketch."
+            )
         super().__init__(channels, channels * (channels + 1) // 2)
         self.build()
         self.to(torch.get_default_device())
 
     def assign_buckets(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        entries, _ = upper_triangle(self.channels, device)
-        bucket = torch.full((self.channels**2,), self.out_features, device=device)
+        entries, _ = upper_triangle(self.sides[0], device)
+        bucket = torch.full((self.sides[0] ** 2,), self.out_features, device=device)
         bucket[entries] = torch.arange(self.out_features, device=device)
         return bucket, torch.ones_like(bucket)
 
 
 @register("vector", "flatten")
 class Flatten(Vector):
-    """All C² entries, row by row."""
+    """All entries, row by row."""
 
-    def __init__(self, channels: int) -> None:
-        super().__init__(channels, channels * channels)
+    def __init__(self, channels: Channels) -> None:
+        rows, columns = sides_of(channels)
+        super().__init__(channels, rows * columns)
 
     def forward(self, matrix: Tensor) -> Tensor:
         return matrix.flatten(1)
