@@ -284,11 +284,10 @@ def _gram_quotient(
     values, vectors = torch.linalg.eigh(second_moment(wide) / divisor)
     values = values.clamp(min=0)
     points = torch.nn.functional.pad(values, (0, 1)) * kept.squeeze(-1) + added.unsqueeze(-1)  # the last is that of 0
-    roots = root.repeat_interleave(channels + 1)
-    quotient = function.quotient(points.reshape(-1, 1, 1), roots, algorithm)  # of 1 × 1 matrices
+    quotient = function.quotient(torch.diag_embed(points), root, algorithm)  # which may depend on all eigenvalues
     if quotient is None:
         return eye
-    outputs = quotient.view_as(points)
+    outputs = quotient.diagonal(dim1=1, dim2=2)
     slopes = torch.where(values > 0, (outputs[:, :-1] - outputs[:, -1:]) / values.clamp(min=1e-300), 0.0)
     rotated = wide @ vectors
     return outputs[:, -1, None, None] * eye + (rotated * slopes.unsqueeze(1)) @ rotated.mT / divisor

@@ -147,7 +147,7 @@ def compose(matrix: Tensor, factors: Sequence[Factor], *, inverse: bool = False)
 
     Example:
         >>> compose(torch.tensor([[[0.81]]]), [(1.5, -0.5), (1.5, -0.5)])
-        tensor([[[0.9000]]])
+        tensor([[[0.8997]]])
     """
     factors = [tuple(map(float, c)) for c in factors]
     if any(len(c) - 1 not in DEGREES for c in factors):

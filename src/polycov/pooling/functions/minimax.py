@@ -30,7 +30,7 @@ def minimax_factor(degree: int, low: float, high: float) -> tuple[Factor, float]
 
     Example:
         >>> [round(c, 4) for c in minimax_factor(1, 0.5, 1.0)[0]], round(minimax_factor(1, 0.5, 1.0)[1], 4)
-        ([2.173, -1.2419], 0.0689)
+        ([2.1328, -1.2187], 0.086)
     """
     if (1 - low / high) ** (degree + 1) < NEGLIGIBLE:
         return _taylor(degree, (low + high) / 2), 0.0
