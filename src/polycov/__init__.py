@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from polycov.models.export import export
     from polycov.models.model import Model, create_model
     from polycov.pooling.cross_pool import CrossPool, TwoInputPool
+    from polycov.pooling.first_order_pool import FirstOrderPool
     from polycov.pooling.methods import create_pool, get_method, list_methods
-    from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
+    from polycov.pooling.pool import Pool, SecondOrderPool
     from polycov.pooling.registry import list_stages, register
     from polycov.pooling.side_by_side import SideBySidePool
     from polycov.pooling.spec import parse_spec
@@ -43,7 +44,7 @@ _MODULES = {
     "EvaluateOptions": "inference.evaluate",
     "Evaluation": "inference.evaluate",
     "Explanation": "explaining.explanation",
-    "FirstOrderPool": "pooling.pool",
+    "FirstOrderPool": "pooling.first_order_pool",
     "LogProgress": "progress",
     "Model": "models.model",
     "Pool": "pooling.pool",

@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from polycov.errors import PolycovError
 from polycov.explaining.pull_back import through_posts
 from polycov.pooling.first_order import FirstOrder
+from polycov.pooling.first_order_pool import FirstOrderPool
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
 from polycov.pooling.moments import second_moment, with_roots
 from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route, make_plan
-from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
+from polycov.pooling.pool import Pool, SecondOrderPool
 from polycov.pooling.shrinkage import shrink
 from polycov.pooling.side_by_side import SideBySidePool
 from polycov.pooling.tokens import as_tokens

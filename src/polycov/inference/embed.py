@@ -5,7 +5,6 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,8 +18,8 @@ from polycov.data.loading import load_batches
 from polycov.data.quantize import FeatureDtype, quantize
 from polycov.data.transforms import Preprocessing
 from polycov.data.walk import iterate_images
-from polycov.errors import MissingDependencyError, PolycovError, quoted
-from polycov.inference.embedding_folder import Array, EmbeddingFolder, Shard, ShardFormat
+from polycov.errors import PolycovError, quoted
+from polycov.inference.embedding_folder import Array, EmbeddingFolder, Shard, ShardFormat, shard_format
 from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import PoolingHead
 from polycov.models.model import Model
@@ -229,14 +228,7 @@ def _check(options: EmbedOptions) -> ShardFormat:
         if getattr(options, name) < 1:
             raise PolycovError(f"Expected {name} to be at least 1, got {getattr(options, name)}.")
     options.runtime.check()
-    installed = find_spec("pyarrow") is not None
-    if options.format == "parquet" and not installed:
-        raise MissingDependencyError(
-            "Parquet needs pyarrow. Install it with: pip install 'polycov[data]', or use --format npz."
-        )
-    if options.format == "auto":
-        return "parquet" if installed else "npz"
-    return options.format
+    return shard_format(options.format)
 
 
 def _identity(options: EmbedOptions, kind: ShardFormat, embedder: Embedder) -> dict[str, Any]:

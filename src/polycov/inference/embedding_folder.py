@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -201,6 +202,19 @@ def _read(path: Path) -> Shard:
         raise
     except Exception as error:  # whatever a damaged file makes its reader raise
         raise PolycovError(f"Cannot read the shard {str(path)!r}: {error}") from error
+
+
+def shard_format(asked: Literal["auto", "parquet", "npz"]) -> ShardFormat:
+    """Returns the format of new shards: for "auto", Parquet if pyarrow is installed.
+
+    Raises:
+        MissingDependencyError: if Parquet is asked for and pyarrow is not installed.
+    """
+    if asked == "auto":
+        return "npz" if find_spec("pyarrow") is None else "parquet"
+    if asked == "parquet":
+        _pyarrow()
+    return asked
 
 
 def _pyarrow() -> tuple[Any, Any]:

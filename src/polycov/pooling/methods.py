@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from polycov.errors import PolycovError, SpecError, known, positive_int
-from polycov.pooling import paired, recent
+from polycov.pooling import classic, paired, recent
 from polycov.pooling.cross_pool import TwoInputPool
 from polycov.pooling.plan import Route, check_route
 from polycov.pooling.pool import Pool
@@ -18,156 +18,12 @@ from polycov.pooling.side_by_side import build_pool
 from polycov.pooling.spec import Spec, parse_spec
 
 Method = Callable[..., str]
-_METHODS: dict[str, Method] = {}
 
 
-def _method(function: Method) -> Method:
-    _METHODS[function.__name__.rstrip("_").replace("_", "-")] = function
-    return function
-
-
-@_method
-def average() -> str:
-    """Average pooling, the default of most networks. Lin, Chen, Yan, "Network in Network", ICLR 2014."""
-    return "average"
-
-
-@_method
-def max_() -> str:
-    """Max pooling. Tolias, Sicre, Jégou, "Particular Object Retrieval with Integral Max-Pooling", ICLR 2016."""
-    return "max"
-
-
-@_method
-def gem(p: float = 3) -> str:
-    """Generalised-mean pooling with learnable p. Radenović, Tolias, Chum, "Fine-tuning CNN Image Retrieval with No
-    Human Annotation", TPAMI 2019.
-    """
-    return f"gem({p})"
-
-
-@_method
-def bilinear() -> str:
-    """B-CNN. Lin, RoyChowdhury, Maji, "Bilinear CNN Models for Fine-grained Visual Recognition", ICCV 2015."""
-    return "bilinear | identity | flatten | signed_sqrt | l2"
-
-
-@_method
-def cbp_ts(dim: int = 8192) -> str:
-    """CBP, tensor sketch. Gao, Beijbom, Zhang, Darrell, "Compact Bilinear Pooling", CVPR 2016."""
-    return f"bilinear | identity | tensor_sketch({dim}) | signed_sqrt | l2"
-
-
-@_method
-def cbp_rm(dim: int = 8192) -> str:
-    """CBP, random Maclaurin. Gao, Beijbom, Zhang, Darrell, "Compact Bilinear Pooling", CVPR 2016."""
-    return f"bilinear | identity | random_maclaurin({dim}) | signed_sqrt | l2"
-
-
-@_method
-def improved_bilinear(iterations: int | str = "exact") -> str:
-    """Improved B-CNN, with the Lyapunov gradient; the root exact or by Newton–Schulz ``iterations``. Lin, Maji,
-    "Improved Bilinear Pooling with CNNs", BMVC 2017.
-    """
-    root = "sqrt(exact)" if iterations == "exact" else f"sqrt({iterations}, gradient=lyapunov)"
-    return f"bilinear | {root} | flatten | signed_sqrt | l2"
-
-
-@_method
-def mpn_cov() -> str:
-    """MPN-COV. Li, Xie, Wang, Zuo, "Is Second-order Information Helpful for Large-scale Visual Recognition?",
-    ICCV 2017.
-    """
-    return "covariance | sqrt(exact) | triu"
-
-
-@_method
-def g2denet() -> str:
-    """G²DeNet. Wang, Li, Zhang, "G2DeNet: Global Gaussian Distribution Embedding Network and Its Application to Visual
-    Recognition", CVPR 2017.
-    """
-    return "gaussian | sqrt(exact) | triu"
-
-
-@_method
-def monet_ts(dim: int = 8192) -> str:
-    """MoNet, tensor sketch. Gou, Xiong, Camps, Sznaier, "MoNet: Moments Embedding Network", CVPR 2018."""
-    return f"gaussian | sqrt(exact) | tensor_sketch({dim})"
-
-
-@_method
-def monet_rm(dim: int = 8192) -> str:
-    """MoNet, random Maclaurin. Gou, Xiong, Camps, Sznaier, "MoNet: Moments Embedding Network", CVPR 2018."""
-    return f"gaussian | sqrt(exact) | random_maclaurin({dim})"
-
-
-@_method
-def monet_2_ts(dim: int = 8192) -> str:
-    """MoNet-2 (covariance alone), tensor sketch. Gou, Xiong, Camps, Sznaier, "MoNet: Moments Embedding Network",
-    CVPR 2018.
-    """
-    return f"covariance | sqrt(exact) | tensor_sketch({dim})"
-
-
-@_method
-def monet_2_rm(dim: int = 8192) -> str:
-    """MoNet-2 (covariance alone), random Maclaurin. Gou, Xiong, Camps, Sznaier, "MoNet: Moments Embedding Network",
-    CVPR 2018.
-    """
-    return f"covariance | sqrt(exact) | random_maclaurin({dim})"
-
-
-@_method
-def isqrt_cov(iterations: int = 5) -> str:
-    """iSQRT-COV. Li, Xie, Wang, Gao, "Towards Faster Training of Global Covariance Pooling Networks by Iterative Matrix
-    Square Root Normalization", CVPR 2018.
-    """
-    return f"covariance | sqrt({iterations}) | triu"
-
-
-@_method
-def ipccp_ts(dim: int = 8192, iterations: int = 5) -> str:
-    """iPCCP, tensor sketch. Mukuta, Machida, Harada, "Compact Approximation for Polynomial of Covariance Feature",
-    2019.
-    """
-    return f"covariance | sqrt({iterations}) | tensor_sketch({dim})"
-
-
-@_method
-def ipccp_rm(dim: int = 8192, iterations: int = 5) -> str:
-    """iPCCP, random Maclaurin. Mukuta, Machida, Harada, "Compact Approximation for Polynomial of Covariance Feature",
-    2019.
-    """
-    return f"covariance | sqrt({iterations}) | random_maclaurin({dim})"
-
-
-@_method
-def ipccp_cs(dim: int = 8192, iterations: int = 5) -> str:
-    """The iPCCP feature with a balanced count sketch of the triangle (polycov)."""
-    return f"covariance | sqrt({iterations}) | count_sketch({dim})"
-
-
-@_method
-def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
-    """The iPCCP feature, sketched wide and projected onto principal components of training features (polycov)."""
-    return f"covariance | sqrt({iterations}) | count_sketch({width}) | project({dim})"
-
-
-@_method
-def mean_cov(iterations: int = 5) -> str:
-    """Mean and root of the covariance side by side, the mean with a quarter of the root's variance (polycov)."""
-    return f"[average, covariance | sqrt({iterations}) | triu] | balance(1, 2)"
-
-
-@_method
-def mean_cov_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
-    """Mean and root of the covariance side by side, projected so that distances tell classes apart (polycov)."""
-    parts = f"average, covariance | sqrt({iterations}) | count_sketch({width})"
-    return f"[{parts}] | balance(1, 2) | project({dim}, fit=classes)"
-
-
-for _listed in (*recent.SECOND_ORDER, *recent.FIRST_ORDER, *paired.TWO_INPUTS):
-    _method(_listed)
+_METHODS: dict[str, Method] = {
+    method.__name__.rstrip("_").replace("_", "-"): method
+    for method in (*classic.CLASSIC, *recent.SECOND_ORDER, *recent.FIRST_ORDER, *paired.TWO_INPUTS)
+}
 
 
 def list_methods(*, inputs: int = 1) -> list[str]:

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from polycov.errors import PolycovError, positive_int
 from polycov.pooling.batches import Batch
 from polycov.pooling.checks import check_finite, check_seed
-from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
 from polycov.pooling.moments import Moment, second_moment, with_roots
 from polycov.pooling.passes import check_batches, fit_stages, fitted_runs
-from polycov.pooling.plan import HALF, Plan, Route, at_least_float32, cheapest_route, check_route, make_plan
+from polycov.pooling.plan import HALF, Plan, Route, cheapest_route, check_route, make_plan
 from polycov.pooling.post.base import Post
 from polycov.pooling.shrinkage import shrink
 from polycov.pooling.spec import Spec, parse_spec
@@ -294,35 +293,6 @@ class SecondOrderPool(Pool):
 
     def __repr__(self) -> str:
         return super().__repr__()[:-1] + ("" if self.route == "auto" else f", route={self.route!r}") + ")"
-
-
-class FirstOrderPool(Pool):
-    """First-order pooling: ``average``, ``max``, ``gem(3)`` or attention, followed by any number of ``| post``.
-
-    Args:
-        channels: C, of the features.
-        spec: spec of the pool.
-        seed: determines everything random in later stages.
-        check_finite: raise `NonFiniteError` instead of returning NaN or Inf.
-
-    Example:
-        >>> FirstOrderPool(64, "average | l2")(torch.rand(2, 64, 7, 7)).shape
-        torch.Size([2, 64])
-    """
-
-    first_order = True
-
-    def __init__(self, channels: int, spec: str | Spec, *, seed: int = 0, check_finite: bool = True) -> None:
-        spec = spec if isinstance(spec, Spec) else parse_spec(spec)
-        if not spec.first_order:
-            raise PolycovError(f"'{spec}' is second-order pooling: use create_pool or SecondOrderPool.")
-        super().__init__(channels, spec, seed, check_finite)
-        self.pooling: FirstOrder = spec.aggregation[0].build(channels=channels, seed=seed)
-        self._append(spec, self.pooling.out_features)
-
-    def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, None, float]:
-        tokens, weights = self._pooled(tokens, weights, self.pooling.reads_prefix)
-        return self.pooling(tokens.to(at_least_float32(tokens.dtype)), weights), None, 0.0
 
 
 def _scaled(vector: Tensor, scale: Tensor | None, power: float) -> Tensor:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from polycov.errors import PolycovError
 from polycov.pooling.batches import Batch
 from polycov.pooling.cross_pool import CrossPool
+from polycov.pooling.first_order_pool import FirstOrderPool
 from polycov.pooling.plan import Route, check_route
-from polycov.pooling.pool import FirstOrderPool, Pool, SecondOrderPool
+from polycov.pooling.pool import Pool, SecondOrderPool
 from polycov.pooling.spec import Spec, parse_spec
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from polycov.comparing.protocols.protocol import Encode, FrozenProtocol, Judgement, Pooled, Protocol
-from polycov.training.probe import fit_ridge
+from polycov.training.ridge import fit_ridge
 
 
 @dataclass(frozen=True)
