@@ -10,7 +10,10 @@ from typing import Any
 from polycov.comparing.statistics import Point, method_title
 
 # Distinguishable with most kinds of colour vision, on white and on black.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d", "#d1495b", "#66a61e")
+COLOURS = (
+    *("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#a6761d", "#d1495b", "#66a61e"),
+    *("#e7298a", "#1b4f72", "#7f7f7f", "#17becf", "#6b8e23", "#b15928"),
+)
 X = {
     "dimensions": ("dimensions", lambda point: point.dimensions),
     "bytes": ("bytes per image (float32)", lambda point: point.bytes),
