@@ -3,7 +3,6 @@
 import http.client
 import json
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -17,14 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
+from browsers import open_browser
 from polycov.errors import PolycovError
 from polycov.explaining.app_server import Guard, is_loopback, serve
-
-BROWSER, DRIVER = shutil.which("chromium") or shutil.which("chromium-browser"), shutil.which("chromedriver")
-FLAGS = (
-    "--headless=new --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync --disable-dev-shm-usage"
-)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1", "[::1]"])
@@ -124,17 +118,9 @@ def server(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    if BROWSER is None or DRIVER is None:
-        pytest.skip("needs Chromium and ChromeDriver")
-    webdriver = pytest.importorskip("selenium.webdriver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for flag in (*FLAGS.split(), "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"):
-        options.add_argument(flag)
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    driver.set_window_size(1200, 900)
-    yield driver
-    driver.quit()
+    for driver in open_browser("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"):
+        driver.set_window_size(1200, 900)
+        yield driver
 
 
 def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:

@@ -211,3 +211,9 @@ def test_what_is_not_defined_is_refused_in_a_sentence() -> None:
         polycov.create_pool("mcb", SIDES, route="gram")
     with pytest.raises(polycov.PolycovError, match="is a cross moment: use create_pool"):
         polycov.SecondOrderPool(5, "self_cross(2) | sqrt | flatten")
+
+
+def test_a_missing_second_input_is_a_sentence() -> None:
+    pool = polycov.create_pool("cross-bilinear", (4, 6))
+    with pytest.raises(polycov.PolycovError, match=r"^Expected two inputs, pool\(x, y\), of 4 and 6 channels\.$"):
+        pool(torch.rand(2, 4, 3, 3))

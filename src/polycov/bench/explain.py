@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from polycov.bench.measure import Job, Tick, forward, interleave, quartiles, ratios
+from polycov.bench.measure import Job, Tick, forward, interleave, time_columns
 from polycov.bench.tables import Row, Shape
 from polycov.data.broken import exclude_broken, find_broken
 from polycov.data.images import ImageData
@@ -54,19 +54,8 @@ def _times(shape: Shape, method: str, pool: Pool, rounds: int, tick: Tick | None
     jobs = {FORWARD: forward(pool, features)} | _jobs(pool, features, weights)
     times = interleave(jobs, rounds, tick)
     for name in jobs:
-        low, middle, high = quartiles(times[name])
-        ratio_low, ratio, ratio_high = quartiles(ratios(times[name], times[FORWARD]))
-        yield {
-            "method": method,
-            "what": name,
-            **vars(shape),
-            "milliseconds": 1e3 * middle,
-            "lower_quartile": 1e3 * low,
-            "upper_quartile": 1e3 * high,
-            "ratio": ratio,
-            "ratio_lower_quartile": ratio_low,
-            "ratio_upper_quartile": ratio_high,
-        }
+        columns = time_columns(times[name], times[FORWARD])
+        yield {"method": method, "what": name, **vars(shape), **columns}
 
 
 def _jobs(pool: Pool, features: Tensor, weights: Tensor) -> dict[str, Job]:

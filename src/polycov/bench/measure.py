@@ -60,6 +60,25 @@ def ratios(times: list[float], reference: list[float]) -> list[float]:
     return [a / b for a, b in zip(times, reference, strict=True)]
 
 
+def time_columns(times: list[float], reference: list[float]) -> dict[str, float]:
+    """Returns median and quartiles of times, in milliseconds, and of their ratios to the reference of the same round.
+
+    Example:
+        >>> time_columns([0.002, 0.002], [0.001, 0.001])["ratio"]
+        2.0
+    """
+    low, middle, high = quartiles(times)
+    ratio_low, ratio, ratio_high = quartiles(ratios(times, reference))
+    return {
+        "milliseconds": 1e3 * middle,
+        "lower_quartile": 1e3 * low,
+        "upper_quartile": 1e3 * high,
+        "ratio": ratio,
+        "ratio_lower_quartile": ratio_low,
+        "ratio_upper_quartile": ratio_high,
+    }
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Discards standard error: torch's profiler logs there, which would disturb a progress bar."""

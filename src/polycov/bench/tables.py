@@ -8,7 +8,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polycov.bench.measure import Job, Tick, forward, interleave, peak_memory, quartiles, ratios, training_step
+from polycov.bench.measure import (
+    Job,
+    Tick,
+    forward,
+    interleave,
+    peak_memory,
+    quartiles,
+    ratios,
+    time_columns,
+    training_step,
+)
 from polycov.bench.reference import plain_isqrt_cov
 from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.methods import create_pool, method_options
@@ -93,19 +103,12 @@ def measure(
         jobs = {name: _job(mode, shape.module(name), x) for name in names}
         times = interleave(jobs, rounds, tick)
         for name in names:
-            low, middle, high = quartiles(times[name])
-            ratio_low, ratio, ratio_high = quartiles(ratios(times[name], times[names[0]]))
             rows.append(
                 {
                     "method": name,
                     "mode": mode,
                     **vars(shape),
-                    "milliseconds": 1e3 * middle,
-                    "lower_quartile": 1e3 * low,
-                    "upper_quartile": 1e3 * high,
-                    "ratio": ratio,
-                    "ratio_lower_quartile": ratio_low,
-                    "ratio_upper_quartile": ratio_high,
+                    **time_columns(times[name], times[names[0]]),
                     "peak_mib": peak_memory(jobs[name], shape.device) / 2**20 if memory else None,
                 }
             )

@@ -111,7 +111,9 @@ class TwoInputPool(CrossPool):
         self._set_up(sum(sides), sides, spec, seed, check_finite)
         self.sides = sides
 
-    def forward(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> Tensor:  # type: ignore[override]
+    def forward(  # type: ignore[override]
+        self, x: Tensor, y: Tensor | None = None, weights: Tensor | None = None
+    ) -> Tensor:
         """Pools two inputs.
 
         Args:
@@ -126,6 +128,8 @@ class TwoInputPool(CrossPool):
             PolycovError: if a shape or dtype is wrong, or the locations differ.
             NonFiniteError: if the features have NaN or Inf, or the result leaves the range of its dtype.
         """
+        if y is None:
+            raise PolycovError(f"Expected two inputs, pool(x, y), of {self.sides[0]} and {self.sides[1]} channels.")
         return super().forward(*self.join(x, y, weights))
 
     def join(self, x: Tensor, y: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
