@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -123,7 +124,7 @@ def browser() -> Iterator[Any]:
         yield driver
 
 
-def until(condition: Callable[[], Any], what: str, seconds: float = 60) -> Any:
+def until(condition: Callable[[], Any], what: str, seconds: float = 120) -> Any:
     end = time.monotonic() + seconds
     while not (result := condition()):
         assert time.monotonic() < end, f"no {what}"
@@ -141,9 +142,26 @@ def upload(browser: Any, file: Path) -> None:
 
 
 def choose(browser: Any, box: str, name: str) -> None:
-    browser.find_element("css selector", f"#{box} input").click()
-    options = lambda: browser.find_elements("css selector", "[role=option]")  # noqa: E731
-    next(option for option in until(options, "options") if option.text.strip().endswith(name)).click()
+    """Opens a list and takes an entry; again if the page was drawn anew in between, as a person would."""
+    from selenium.common.exceptions import WebDriverException
+    from selenium.webdriver import Keys
+
+    def chosen() -> bool:
+        field = browser.find_element("css selector", f"#{box} input")
+        if str(field.get_attribute("value")).endswith(name):
+            return True
+        field.click()
+        time.sleep(0.2)
+        options = browser.find_elements("css selector", "[role=option]")
+        with suppress(WebDriverException):  # an option that has gone
+            for option in options:
+                if option.is_displayed() and option.text.strip().endswith(name):
+                    option.click()
+                    return False  # looked at once more
+        browser.find_element("css selector", "body").send_keys(Keys.ESCAPE)
+        return False
+
+    until(chosen, f"entry {name!r} in {box}")
 
 
 @pytest.fixture
@@ -192,6 +210,10 @@ def test_the_camera_takes_a_picture(page: Any) -> None:
     press(page, "Capture from camera")
     ask = lambda: [b for b in page.find_elements("css selector", "#image button") if "Webcam" in b.text]  # noqa: E731
     until(ask, "request for the camera")[0].click()
+    playing = (
+        "const video = document.querySelector('#image video'); return !!video && video.videoWidth > 0 && !video.paused"
+    )
+    until(lambda: page.execute_script(playing), "picture from the camera")
     press(page, "capture photo")
     until(lambda: "Why " in results(page), "answer")
 
