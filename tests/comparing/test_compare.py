@@ -23,7 +23,7 @@ from polycov.data import read_data
 from polycov.data.unseen import hold_out_classes
 from polycov.errors import PolycovError
 from polycov.progress import LogProgress
-from polycov.system.files import read_json_lines
+from polycov.system.json_files import read_json_lines
 from polycov.training.run_folder import RunFolder, load_run
 
 TINY: dict[str, Any] = {

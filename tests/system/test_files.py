@@ -4,27 +4,14 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from polycov.errors import MissingDependencyError, PolycovError
-from polycov.system.files import (
-    append_json_lines,
-    cache_folder,
-    read_json,
-    read_json_lines,
-    read_lines,
-    remove_temporary_files,
-    try_lock,
-    wait_for_lock,
-    write_file,
-    write_json,
-    write_json_lines,
-    write_text,
-)
+from polycov.system.files import cache_folder, read_lines, remove_temporary_files, write_file, write_text
 
 # Atomic writes
 
@@ -132,26 +119,50 @@ def test_only_temporary_files_are_removed(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == [".hidden", "notes.tmp"]
 
 
-# JSON
+def left_behind(folder: Path, name: str) -> Path:
+    """What a process that was killed while it wrote a file left."""
+    code = f"""
+import os
+from pathlib import Path
+from polycov.system.files import write_file
+write_file(Path({str(folder / name)!r}), lambda temporary: os._exit(9))
+"""
+    before = set(folder.iterdir())
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
+    (path,) = set(folder.iterdir()) - before
+    return path
 
 
-@pytest.mark.parametrize("value", [{"a": [1, 2.5, None, "é"]}, [], "text", os.fsdecode(b"caf\xe9.png")])
-def test_json_survives_the_round_trip(tmp_path: Path, value: Any) -> None:
-    write_json(tmp_path / "a.json", value)
-    assert read_json(tmp_path / "a.json") == value
+def test_writing_again_removes_what_a_kill_left_of_the_same_file(tmp_path: Path) -> None:
+    same, other = left_behind(tmp_path, "a.txt"), left_behind(tmp_path, "b.a.txt")
+    assert same.name != left_behind(tmp_path, "a.txt").name  # no one can guess it
+    write_text(tmp_path / "a.txt", "text")
+    assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "a.txt", other])
+    remove_temporary_files(tmp_path)
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
-DAMAGED = [b"", b"{", b'{"a": }', b"[" * 100_000, b'{"a": "\\ud800"}', b"9" * 5000, b"\xff"]
+def test_files_that_another_process_is_writing_are_left_alone(tmp_path: Path) -> None:
+    def fill(temporary: Path) -> None:
+        remove_temporary_files(tmp_path)
+        write_text(tmp_path / "a.txt", "inner")
+        temporary.write_text("outer")
+
+    write_file(tmp_path / "a.txt", fill)
+    assert (tmp_path / "a.txt").read_text() == "outer"
+    assert os.listdir(tmp_path) == ["a.txt"]
 
 
-@pytest.mark.parametrize("content", DAMAGED)
-def test_damaged_json_is_named(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.json").write_bytes(content)
-    with pytest.raises(PolycovError, match=r"^Expected JSON in '.*a\.json': "):
-        read_json(tmp_path / "a.json")
-    (tmp_path / "a.jsonl").write_bytes(content + b"\n")
-    with pytest.raises(PolycovError, match=r"^Line 1 of '.*a\.jsonl' is not JSON: "):
-        list(read_json_lines(tmp_path / "a.jsonl"))
+def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "precious.txt").write_text("text")
+    (tmp_path / "a.txt").symlink_to(tmp_path / "precious.txt")
+    write_text(tmp_path / "a.txt", "other")
+    assert (tmp_path / "precious.txt").read_text() == "text"
+    assert (tmp_path / "a.txt").read_text() == "other"
+    assert not (tmp_path / "a.txt").is_symlink()
+
+
+# Reading
 
 
 def test_lines_are_stripped_and_read_as_utf8(tmp_path: Path) -> None:
@@ -160,74 +171,6 @@ def test_lines_are_stripped_and_read_as_utf8(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xe9rable")
     with pytest.raises(PolycovError, match=r"^Expected UTF-8 text in '.*a\.txt': .* Save the file as UTF-8\.$"):
         read_lines(tmp_path / "a.txt")
-
-
-def test_missing_json_is_named(tmp_path: Path) -> None:
-    with pytest.raises(PolycovError, match=r"^There is no file '.*a\.json'\.$"):
-        read_json(tmp_path / "a.json")
-
-
-# JSON lines
-
-ROWS = [{"a": 1}, {"b": "é\u2028\r\n"}, {"c": os.fsdecode(b"\xe9")}]
-
-
-def test_json_lines_survive_the_round_trip(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    write_json_lines(path, ROWS)
-    assert list(read_json_lines(path)) == ROWS
-    append_json_lines(path, ROWS[:1])
-    assert list(read_json_lines(path)) == [*ROWS, ROWS[0]]
-    write_json_lines(path, ROWS[1:])
-    assert list(read_json_lines(path)) == ROWS[1:]
-
-
-def test_lines_are_appended_to_a_new_file_too(tmp_path: Path) -> None:
-    append_json_lines(tmp_path / "a.jsonl", ROWS)
-    assert list(read_json_lines(tmp_path / "a.jsonl")) == ROWS
-    assert list(read_json_lines(tmp_path / "absent.jsonl")) == []
-
-
-@pytest.mark.parametrize("end", ['{"a', '{"a": 2}', "x" * 200_000])
-@pytest.mark.parametrize("before", [[], ROWS])
-def test_an_incomplete_last_line_is_ignored_and_then_replaced(tmp_path: Path, before: list[Any], end: str) -> None:
-    path = tmp_path / "a.jsonl"
-    write_json_lines(path, before)
-    with path.open("a") as file:
-        file.write(end)
-    assert list(read_json_lines(path)) == before
-    append_json_lines(path, [{"d": 4}])
-    assert list(read_json_lines(path)) == [*before, {"d": 4}]
-
-
-def test_rows_that_are_not_json_leave_the_file_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"a": 1}\n{"unfini')
-    with pytest.raises(TypeError):
-        append_json_lines(path, [{"a": object()}])
-    assert path.read_text() == '{"a": 1}\n{"unfini'
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [("{", r"^Line 2 of '.*a\.jsonl' is not JSON: "), ("[1]", r"^Line 2 of .* is not a JSON object")],
-)
-def test_damaged_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
-    path = tmp_path / "a.jsonl"
-    path.write_text(f'{{"a": 1}}\n{line}\n')
-    rows = read_json_lines(path)
-    assert next(rows) == {"a": 1}
-    with pytest.raises(PolycovError, match=message):
-        next(rows)
-
-
-def test_an_error_while_appending_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(OSError, match=r"No space left on device: '.*a\.jsonl'$"):
-        append_json_lines(tmp_path / "a.jsonl", ROWS)
 
 
 # The cache folder
@@ -251,67 +194,3 @@ def test_without_a_setting_the_cache_is_the_users(tmp_path: Path, monkeypatch: p
     monkeypatch.setitem(sys.modules, "platformdirs", None)
     with pytest.raises(MissingDependencyError, match=r"needs platformdirs.*pip install .*set POLYCOV_CACHE"):
         cache_folder()
-
-
-# Locks
-
-HOLD = """
-import sys
-from pathlib import Path
-from polycov.system.files import try_lock, wait_for_lock
-with (try_lock if sys.argv[2] == "try" else wait_for_lock)(Path(sys.argv[1])) as held:
-    print("held" if held in (True, None) else "taken", flush=True)
-    sys.stdin.readline()
-"""
-
-
-@pytest.fixture(params=["try", "wait"])
-def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds the lock until it reads a line."""
-    arguments = [sys.executable, "-c", HOLD, str(tmp_path / "lock"), request.param]
-    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
-        yield process
-        process.kill()
-
-
-def test_a_lock_of_another_process_is_taken_until_it_releases_it(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    with try_lock(tmp_path / "lock") as free:
-        assert not free
-    holder.communicate("\n")
-    with try_lock(tmp_path / "lock") as free:
-        assert free
-
-
-def test_a_lock_is_released_when_its_process_is_killed(holder: subprocess.Popen[str], tmp_path: Path) -> None:
-    waited = threading.Event()
-
-    def wait() -> None:
-        with wait_for_lock(tmp_path / "lock"):
-            waited.set()
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    assert not waited.wait(0.2)
-    holder.kill()
-    assert waited.wait(10)
-    thread.join()
-
-
-def test_a_lock_is_held_once_in_a_process_too(tmp_path: Path) -> None:
-    with wait_for_lock(tmp_path / "lock"), try_lock(tmp_path / "lock") as free:
-        assert not free
-    with try_lock(tmp_path / "lock") as free, try_lock(tmp_path / "lock") as again:
-        assert free
-        assert not again
-
-
-def test_a_lock_is_released_after_an_error_and_leaves_no_file(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), try_lock(tmp_path / "lock"):
-        raise KeyError
-    assert os.listdir(tmp_path) == []
-    with pytest.raises(KeyError), wait_for_lock(tmp_path / "lock"):
-        raise KeyError
-    with try_lock(tmp_path / "lock") as free:
-        assert free

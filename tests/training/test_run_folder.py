@@ -14,7 +14,7 @@ def test_new_folders_never_coincide(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_one_process_at_a_time_and_leftovers_of_a_kill_are_removed(tmp_path: Path) -> None:
-    (tmp_path / ".checkpoint.safetensors.0a1b2c3d.tmp").write_text("half")
+    (tmp_path / ".checkpoint.safetensors.0a1b2c3d4e5f.tmp").write_text("half")
     folder = RunFolder(tmp_path)
     with folder.lock():
         assert not list(tmp_path.glob(".*safetensors*"))

@@ -22,7 +22,7 @@ from polycov.data.loading import seed_from
 from polycov.data.transforms import Preprocessing
 from polycov.errors import NonFiniteError, PolycovError
 from polycov.progress import LogProgress
-from polycov.system.files import read_json_lines
+from polycov.system.json_files import read_json_lines
 from polycov.training.config import Config
 from polycov.training.predictions import Predictions
 from polycov.training.run_folder import RunFolder, load_run

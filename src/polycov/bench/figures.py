@@ -1,10 +1,12 @@
 """Figures of the benchmarks."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from polycov.bench.tables import GROWTH, GROWTH_METHODS, MODES, Row
 from polycov.errors import MissingDependencyError
+from polycov.system.files import write_file
 
 SIZES = {"locations": "locations N", "channels": "channels C", "dim": "dimensions D"}
 
@@ -26,7 +28,7 @@ def growth_figure(rows: list[Row], path: Path) -> Path:
         bottom.set_xlabel(label)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path)
+    write_file(path, partial(figure.savefig, format=path.suffix[1:]))
     return path
 
 
@@ -91,7 +93,7 @@ def faithfulness_figure(rows: list[Row], path: Path) -> Path:
     found = [axis.get_legend_handles_labels() for axis in axes.flat]
     handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(path)
+    write_file(path, partial(figure.savefig, format=path.suffix[1:]))
     return path
 
 

@@ -11,14 +11,8 @@ from polycov.comparing.records import Record
 from polycov.comparing.statistics import Scored
 from polycov.comparing.storage import StorageCurve
 from polycov.errors import PolycovError
-from polycov.system.files import (
-    append_json_lines,
-    read_json,
-    read_json_lines,
-    try_lock,
-    wait_for_lock,
-    write_json,
-)
+from polycov.system.json_files import append_json_lines, read_json, read_json_lines, write_json
+from polycov.system.locks import try_lock, wait_for_lock
 from polycov.system.structure import structure, to_plain
 
 FORMAT = 2

@@ -17,7 +17,8 @@ from polycov.errors import PolycovError
 from polycov.models.backbones import input_size, load_plugin
 from polycov.pooling.methods import reads_class_token
 from polycov.progress import Progress
-from polycov.system.files import cache_folder, wait_for_lock
+from polycov.system.files import cache_folder
+from polycov.system.locks import wait_for_lock
 from polycov.training.config import Config, SplitOptions
 from polycov.training.probe import require_closed_form
 

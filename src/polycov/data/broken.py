@@ -9,7 +9,7 @@ from polycov.data.image_files import UnreadableImageError
 from polycov.data.images import ImageData, Samples
 from polycov.errors import PolycovError
 from polycov.progress import SILENT, Progress
-from polycov.system.files import read_json, write_json
+from polycov.system.json_files import read_json, write_json
 
 Broken = Literal["stop", "skip"]
 FORMAT_VERSION = 3

@@ -14,16 +14,9 @@ import numpy as np
 
 from polycov.errors import PolycovError
 from polycov.progress import Progress
-from polycov.system.files import (
-    append_json_lines,
-    read_json,
-    read_json_lines,
-    remove_temporary_files,
-    wait_for_lock,
-    write_file,
-    write_json,
-    write_json_lines,
-)
+from polycov.system.files import remove_temporary_files, write_file
+from polycov.system.json_files import append_json_lines, read_json, read_json_lines, write_json, write_json_lines
+from polycov.system.locks import wait_for_lock
 
 DTYPE = np.dtype("<f2")
 MAX_MAPPED = 256  # shards; each keeps a file open

@@ -14,7 +14,8 @@ from polycov.data.class_folders import SPLIT_NAMES
 from polycov.data.image_files import image_extensions
 from polycov.data.images import SPLITS, ImageData, Samples, Split
 from polycov.errors import PolycovError
-from polycov.system.files import parse_json, read_lines
+from polycov.system.files import read_lines
+from polycov.system.json_files import parse_json
 
 Item = tuple[int, str, int, int]  # index of the shard, name, offset, size
 

@@ -23,7 +23,7 @@ from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
-from polycov.system.files import append_json_lines, read_json_lines
+from polycov.system.json_files import append_json_lines, read_json_lines
 
 
 def measure_faithfulness(

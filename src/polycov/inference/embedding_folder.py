@@ -15,15 +15,9 @@ import torch
 
 from polycov.data.quantize import dequantize
 from polycov.errors import MissingDependencyError, PolycovError
-from polycov.system.files import (
-    read_json,
-    read_json_lines,
-    try_lock,
-    wait_for_lock,
-    write_file,
-    write_json,
-    write_json_lines,
-)
+from polycov.system.files import write_file
+from polycov.system.json_files import read_json, read_json_lines, write_json, write_json_lines
+from polycov.system.locks import try_lock, wait_for_lock
 
 ShardFormat = Literal["parquet", "npz"]
 Array = np.ndarray[Any, Any]

@@ -12,7 +12,8 @@ from polycov.data.read import read_data, read_splits
 from polycov.errors import PolycovError, quoted
 from polycov.models.backbones import load_plugin
 from polycov.progress import SILENT, Progress
-from polycov.system.files import cache_folder, write_json
+from polycov.system.files import cache_folder
+from polycov.system.json_files import write_json
 from polycov.system.structure import Structured
 from polycov.system.tables import Cell, Table
 from polycov.training.batches import ImageBatches

@@ -1,5 +1,6 @@
 """Models and pools for other programs: ONNX, torch.export, or a folder for the Hugging Face hub."""
 
+import io
 import json
 import warnings
 from collections.abc import Callable
@@ -153,8 +154,9 @@ def export_program(module: nn.Module, path: Path | str, example: Example | None 
     extra = {METADATA_KEY: json.dumps(_metadata(module))}
 
     def save(temporary: Path) -> Callable[..., Tensor]:
-        with temporary.open("wb") as file:
-            torch.export.save(program, file, extra_files=extra)
+        content = io.BytesIO()  # not the file: torch aborts the process when the disk is full
+        torch.export.save(program, content, extra_files=extra)
+        temporary.write_bytes(content.getbuffer())
         with temporary.open("rb") as file:
             return torch.export.load(file).module()
 

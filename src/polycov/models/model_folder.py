@@ -8,7 +8,8 @@ from torch import Tensor
 
 from polycov.errors import PolycovError
 from polycov.models.tensors import State, digest, load_tensors, read_notes, save_tensors
-from polycov.system.files import read_json, write_json, write_text
+from polycov.system.files import write_text
+from polycov.system.json_files import read_json, write_json
 
 FORMAT = 2
 PICKLES = (".bin", ".ckpt", ".joblib", ".pickle", ".pkl", ".pt", ".pth")

@@ -37,8 +37,10 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: dict[str, Any
     """Writes tensors, and notes that JSON can hold, to a ``.safetensors`` file in one step."""
     safetensors = import_safetensors()
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    metadata = {_NOTES: json.dumps(notes)}
-    write_file(path, lambda temporary: safetensors.torch.save_file(copies, temporary, metadata))
+    # Not save_file, which leaves a temporary file of its own after a kill, and has no OSError for a full disk.
+    content = safetensors.torch.save(copies, {_NOTES: json.dumps(notes)})
+    del copies
+    write_file(path, lambda temporary: temporary.write_bytes(content))
 
 
 def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:

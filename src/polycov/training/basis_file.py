@@ -10,7 +10,7 @@ from typing import Any
 from polycov.data.channel_basis import ChannelBasis
 from polycov.errors import PolycovError
 from polycov.models.tensors import load_tensors, save_tensors
-from polycov.system.files import wait_for_lock
+from polycov.system.locks import wait_for_lock
 
 
 class BasisFile:

@@ -18,15 +18,10 @@ from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
 from polycov.models.tensors import save_tensors
 from polycov.models.weights import load_exactly
-from polycov.system.files import append_json_lines as append_lines
-from polycov.system.files import (
-    read_json,
-    read_json_lines,
-    remove_temporary_files,
-    try_lock,
-    write_json,
-    write_json_lines,
-)
+from polycov.system.files import remove_temporary_files
+from polycov.system.json_files import append_json_lines as append_lines
+from polycov.system.json_files import read_json, read_json_lines, write_json, write_json_lines
+from polycov.system.locks import try_lock
 from polycov.system.structure import structure
 from polycov.training.checkpoint import load_checkpoint, load_of_run, save_checkpoint
 from polycov.training.config import Config

@@ -4,10 +4,12 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from polycov.comparing.statistics import Point, method_title
+from polycov.system.files import write_file
 
 # Distinguishable with most kinds of colour vision, on white and on black.
 COLOURS = (
@@ -139,5 +141,7 @@ def _draw(
     figure.legend(loc="outside right center", frameon=False, fontsize=8)
     with rc_context({"svg.hashsalt": name}):  # the same records, the same file
         for kind in ("svg", "png"):
-            figure.savefig(folder / f"{name}.{kind}", dpi=150, metadata={"Date": None} if kind == "svg" else None)
+            metadata = {"Date": None} if kind == "svg" else None
+            save = partial(figure.savefig, format=kind, dpi=150, metadata=metadata)
+            write_file(folder / f"{name}.{kind}", save)
     return name

@@ -1,0 +1,56 @@
+"""Locks, which the system releases when the process that holds them dies."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+
+@contextmanager
+def try_lock(path: Path) -> Iterator[bool]:
+    """Yields whether a lock was free, and holds it if so. The system releases it when the process dies."""
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        with suppress(OSError):  # Windows cannot remove a locked file
+            path.unlink()  # safe: filelock checks that the file it locked has not been removed
+        lock.release()
+
+
+@contextmanager
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """Waits for a lock and holds it. The system releases it when the process dies."""
+    with FileLock(path):
+        yield
+
+
+@contextmanager
+def folder_lock(folder: Path, *, wait: bool) -> Iterator[tuple[bool, int]]:
+    """Waits for a shared lock of a folder, or tries to get the only one; yields whether it was had, and a descriptor.
+
+    Windows has no such lock, and no descriptor (−1), but it does not remove a file in use either.
+    """
+    try:
+        import fcntl
+
+        descriptor = os.open(folder, os.O_RDONLY)
+    except (ImportError, PermissionError):
+        yield os.name == "nt", -1
+        return
+    try:
+        locked = True
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # another process has it, or the file system knows no locks
+            locked = False
+        yield locked, descriptor
+    finally:
+        os.close(descriptor)

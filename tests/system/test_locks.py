@@ -1,0 +1,92 @@
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from polycov.system.locks import folder_lock, try_lock, wait_for_lock
+
+HOLD = """
+import sys
+from pathlib import Path
+from polycov.system.locks import try_lock, wait_for_lock
+with (try_lock if sys.argv[2] == "try" else wait_for_lock)(Path(sys.argv[1])) as held:
+    print("held" if held in (True, None) else "taken", flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(params=["try", "wait"])
+def holder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock until it reads a line."""
+    arguments = [sys.executable, "-c", HOLD, str(tmp_path / "lock"), request.param]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_a_lock_of_another_process_is_taken_until_it_releases_it(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+    with try_lock(tmp_path / "lock") as free:
+        assert not free
+    holder.communicate("\n")
+    with try_lock(tmp_path / "lock") as free:
+        assert free
+
+
+def test_a_lock_is_released_when_its_process_is_killed(holder: subprocess.Popen[str], tmp_path: Path) -> None:
+    waited = threading.Event()
+
+    def wait() -> None:
+        with wait_for_lock(tmp_path / "lock"):
+            waited.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert not waited.wait(0.2)
+    holder.kill()
+    assert waited.wait(10)
+    thread.join()
+
+
+def test_a_lock_is_held_once_in_a_process_too(tmp_path: Path) -> None:
+    with wait_for_lock(tmp_path / "lock"), try_lock(tmp_path / "lock") as free:
+        assert not free
+    with try_lock(tmp_path / "lock") as free, try_lock(tmp_path / "lock") as again:
+        assert free
+        assert not again
+
+
+def test_a_lock_is_released_after_an_error_and_leaves_no_file(tmp_path: Path) -> None:
+    with pytest.raises(KeyError), try_lock(tmp_path / "lock"):
+        raise KeyError
+    assert os.listdir(tmp_path) == []
+    with pytest.raises(KeyError), wait_for_lock(tmp_path / "lock"):
+        raise KeyError
+    with try_lock(tmp_path / "lock") as free:
+        assert free
+
+
+def test_a_lock_does_not_follow_a_link(tmp_path: Path) -> None:
+    other = tmp_path / "precious"
+    other.write_text("text")
+    (tmp_path / "lock").symlink_to(other)
+    with pytest.raises(OSError, match="lock"), wait_for_lock(tmp_path / "lock"):
+        pass
+    with pytest.raises(OSError, match="lock"), try_lock(tmp_path / "lock"):
+        pass
+    assert other.read_text() == "text"
+
+
+def test_a_folder_is_shared_by_many_or_held_by_one(tmp_path: Path) -> None:
+    with folder_lock(tmp_path, wait=True), folder_lock(tmp_path, wait=True) as (had, _):
+        assert had
+        with folder_lock(tmp_path, wait=False) as (alone, _):
+            assert not alone
+    with folder_lock(tmp_path, wait=False) as (alone, _):
+        assert alone
+    assert os.listdir(tmp_path) == []
