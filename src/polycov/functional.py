@@ -20,6 +20,7 @@ from polycov.pooling.tokens import as_tokens, maps_to_tokens
 from polycov.pooling.vectors.buckets import bucket_sum
 from polycov.pooling.vectors.count_sketch import count_sketch
 from polycov.pooling.vectors.random_maclaurin import random_maclaurin, random_maclaurin_factored
+from polycov.pooling.vectors.rotated import rotated
 from polycov.pooling.vectors.tensor_sketch import tensor_sketch, tensor_sketch_factored
 from polycov.pooling.vectors.triangle import triu
 
@@ -56,6 +57,7 @@ __all__ = [
     "polynomial",
     "random_maclaurin",
     "random_maclaurin_factored",
+    "rotated",
     "second_moment",
     "shrunk_covariance",
     "signed_power",

@@ -39,6 +39,7 @@ def test_kernel_error_accepts_features_with_a_gradient() -> None:
         ("ipccp-ts", "isqrt-cov"),
         ("ipccp-rm", "isqrt-cov"),
         ("ipccp-cs", "isqrt-cov"),
+        ("ipccp-rot", "isqrt-cov"),
     ],
 )
 def test_a_compact_method_approximates_an_uncompressed_one(method: str, expected: str) -> None:

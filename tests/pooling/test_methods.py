@@ -28,6 +28,7 @@ def test_methods_have_the_specs_of_the_literature() -> None:
         "ipccp-ts": "covariance | sqrt(5) | tensor_sketch(64)",
         "ipccp-rm": "covariance | sqrt(5) | random_maclaurin(64)",
         "ipccp-cs": "covariance | sqrt(5) | count_sketch(64)",
+        "ipccp-rot": "covariance | sqrt(5) | rotated(64)",
         "ipccp-fit": "covariance | sqrt(5) | count_sketch(8192) | project(64)",
         "mean-cov": "[average, covariance | sqrt(5) | triu] | balance(1, 2)",
         "mean-cov-fit": "[average, covariance | sqrt(5) | count_sketch(8192)] | balance(1, 2) | "

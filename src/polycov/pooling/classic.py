@@ -105,6 +105,11 @@ def ipccp_cs(dim: int = 8192, iterations: int = 5) -> str:
     return f"covariance | sqrt({iterations}) | count_sketch({dim})"
 
 
+def ipccp_rot(dim: int = 8192, iterations: int = 5) -> str:
+    """The iPCCP feature by entries of the randomly rotated root, for a fraction of the cost of ipccp-rm (polycov)."""
+    return f"covariance | sqrt({iterations}) | rotated({dim})"
+
+
 def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     """The iPCCP feature, sketched wide and projected onto principal components of training features (polycov)."""
     return f"covariance | sqrt({iterations}) | count_sketch({width}) | project({dim})"
@@ -139,6 +144,7 @@ CLASSIC = (
     ipccp_ts,
     ipccp_rm,
     ipccp_cs,
+    ipccp_rot,
     ipccp_fit,
     mean_cov,
     mean_cov_fit,

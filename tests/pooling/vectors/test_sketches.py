@@ -13,6 +13,7 @@ from polycov.pooling.pool import SecondOrderPool
 from polycov.pooling.vectors.base import Vector
 from polycov.pooling.vectors.count_sketch import CountSketch
 from polycov.pooling.vectors.random_maclaurin import RandomMaclaurin
+from polycov.pooling.vectors.rotated import Rotated
 from polycov.pooling.vectors.tensor_sketch import TensorSketch
 from samples import features
 
@@ -22,6 +23,7 @@ SKETCHES: dict[str, Callable[..., Vector]] = {
     "tensor_sketch": TensorSketch,
     "random_maclaurin": RandomMaclaurin,
     "count_sketch": CountSketch,
+    "rotated": Rotated,
 }
 CHANNELS = 5
 
@@ -77,10 +79,35 @@ def test_the_variance_of_the_count_sketch_is_lower() -> None:
     assert 0.3 < count / tensor < 0.65
 
 
+def test_the_variance_of_rotated_entries_is_that_of_drawing_without_replacement() -> None:
+    # For one rotation and all draws of D of the m products z, the variance is m² (1 − D/m) S² / D, S² that of z.
+    p, q = matrices().numpy()
+    vector = Rotated(CHANNELS, 6).double()
+    u = vector.rotation.numpy()
+    a, b = (triangle(u @ m @ u.T) for m in (p, q))
+    z, estimates = a * b, []
+    for seed in range(3000):
+        vector.entries = torch.from_numpy(np.random.default_rng(seed).permutation(15)[:6])
+        x, y = vector(torch.from_numpy(np.stack([p, q])))
+        estimates.append(float(x @ y))
+    expected = 15**2 * (1 - 6 / 15) * z.var(ddof=1) / 6
+    assert np.var(estimates) == pytest.approx(expected, rel=0.1)
+
+
+def test_the_variance_of_rotated_entries_is_below_that_of_random_maclaurin() -> None:
+    rotation = kernel("sqrt(5)", "rotated", 8, 1200)[0].var()
+    assert rotation < 0.6 * kernel("sqrt(5)", "random_maclaurin", 8, 1200)[0].var()
+
+
+@pytest.mark.parametrize("vector", ["count_sketch", "rotated"])
 @pytest.mark.parametrize("dim", [15, 16, 40])
-def test_the_count_sketch_is_exact_from_the_size_of_the_triangle(dim: int) -> None:
-    estimates, exact = kernel("sqrt(5)", "count_sketch", dim, 5)
-    np.testing.assert_allclose(estimates, exact, rtol=1e-12)
+def test_a_sketch_of_the_triangle_is_exact_from_its_size(vector: str, dim: int) -> None:
+    estimates, exact = kernel("sqrt(5)", vector, dim, 5)
+    np.testing.assert_allclose(estimates, exact, rtol=1e-12 if vector == "count_sketch" else 1e-6)
+
+
+def triangle(q: Matrix) -> Matrix:
+    return np.array([q[a, b] * (1 if a == b else np.sqrt(2)) for a in range(len(q)) for b in range(a, len(q))])
 
 
 def by_definition(vector: Vector, q: Matrix) -> Matrix:
@@ -92,9 +119,11 @@ def by_definition(vector: Vector, q: Matrix) -> Matrix:
             for b in range(c):
                 out[(h1[a] + h2[b]) % len(out)] += s1[a] * s2[b] * q[a, b]
     elif isinstance(vector, CountSketch):
-        triangle = [q[a, b] * (1 if a == b else np.sqrt(2)) for a in range(c) for b in range(a, c)]
         for i, entry in enumerate(vector.order.tolist()):
-            out[i % len(out)] += float(vector.signs[entry]) * triangle[entry]
+            out[i % len(out)] += float(vector.signs[entry]) * triangle(q)[entry]
+    elif isinstance(vector, Rotated):
+        kept = triangle(vector.rotation.numpy() @ q @ vector.rotation.numpy().T)[vector.entries.numpy()]
+        out[: len(kept)] = kept * np.sqrt(c * (c + 1) / 2 / len(kept))
     elif isinstance(vector, RandomMaclaurin):
         w1, w2 = vector.weights.numpy()
         for j in range(len(out)):
@@ -121,6 +150,8 @@ def test_the_functions_agree_with_their_modules() -> None:
     ts, rm, cs = TensorSketch(CHANNELS, 8), RandomMaclaurin(CHANNELS, 8), CountSketch(CHANNELS, 8)
     torch.testing.assert_close(F.tensor_sketch(q, ts.hashes, ts.signs, 8), ts(q))
     torch.testing.assert_close(F.random_maclaurin(q, rm.weights), rm(q))
+    turned = Rotated(CHANNELS, 8)
+    torch.testing.assert_close(F.rotated(q, turned.rotation, turned.entries, 8), turned(q))
     torch.testing.assert_close(F.count_sketch(q, cs.order, cs.signs, 8), cs(q))
 
 
@@ -139,7 +170,7 @@ def test_buffers_in_half_precision_keep_the_weights_exact(vector: str) -> None:
     assert torch.equal(pool.bfloat16()(x), expected)
 
 
-@pytest.mark.parametrize("name", ["ipccp-ts", "ipccp-cs", "ipccp-rm"])
+@pytest.mark.parametrize("name", ["ipccp-ts", "ipccp-cs", "ipccp-rm", "ipccp-rot"])
 def test_a_state_dict_of_another_dimension_is_rejected(name: str) -> None:
     state = polycov.create_pool(name, CHANNELS, dim=64).state_dict()
     with pytest.raises(RuntimeError, match=r"saved with 64 dimensions, expected 8|size mismatch"):
