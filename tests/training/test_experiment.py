@@ -3,12 +3,20 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from sklearn.linear_model import Ridge
 
 from fake_images import write_data
+from polycov.data.images import Samples
+from polycov.data.loading import load_batches
+from polycov.data.read import read_data
 from polycov.errors import PolycovError
+from polycov.models.model import Model
 from polycov.progress import LogProgress
 from polycov.training.config import Config
+from polycov.training.ridge import STRENGTHS
 from polycov.training.run_folder import RunFolder
 from polycov.training.train import train
 
@@ -74,3 +82,48 @@ def test_a_probe_needs_validation_images(tmp_path: Path) -> None:
     with pytest.raises(PolycovError, match="There are no validation images in 'trees'"):
         train(config(data, probe=True), tmp_path / "run", cache=tmp_path / "cache")
     assert train(config(data, epochs=1), tmp_path / "other", cache=tmp_path / "cache").val_accuracy is None
+
+
+def test_training_can_start_at_the_probe(trees: Path, tmp_path: Path) -> None:
+    still: dict[str, Any] = {"lr": 1e-12, "epochs": 1, "freeze": True, "reduction": "linear", "start": "probe"}
+    lines: list[str] = []
+    chosen = config(trees, pool="isqrt-cov", dim=None, **still)
+    result = train(chosen, tmp_path / "run", cache=tmp_path / "cache", progress=LogProgress(lines.append))
+    assert f"start: a probe with validation accuracy {result.val_accuracy:.1%}" in lines
+
+    # The classifier is scikit-learn's ridge on the training images alone, up to the scale of the logits.
+    model, data = result.load(), read_data(str(trees), val_fraction=0.2)
+    features = embed_all(model, data["train"]).double().numpy()
+    targets = np.eye(3)[list(data["train"].labels)]
+    unit = np.square(features - features.mean(0)).sum() / len(features)
+    weight = model.classifier.weight.detach().double().numpy()
+    angles = [cosine(Ridge(alpha=s * unit).fit(features, targets).coef_, weight) for s in STRENGTHS]
+    assert max(angles) > 0.9999  # stored features are rounded to float16
+
+
+def test_images_and_stored_features_start_at_the_same_probe(trees: Path, tmp_path: Path) -> None:
+    starts = []
+    for freeze in (True, False):
+        lines: list[str] = []
+        chosen = config(trees, pool="average", dim=None, start="probe", freeze=freeze, epochs=1)
+        train(chosen, tmp_path / str(freeze), cache=tmp_path / "cache", progress=LogProgress(lines.append))
+        starts += [line for line in lines if line.startswith("start: a probe with")]
+    assert len(starts) == 2
+    assert starts[0] == starts[1]
+
+
+def embed_all(model: Model, samples: Samples) -> torch.Tensor:
+    assert model.preprocessing is not None
+    batches = load_batches(samples, model.preprocessing, [list(range(len(samples)))], 0)
+    with torch.no_grad():
+        return torch.cat([model.embed(images) for images, _, _ in batches])
+
+
+def cosine(a: Any, b: Any) -> float:
+    return float((a * b).sum() / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def test_starting_at_the_probe_needs_validation_images(tmp_path: Path) -> None:
+    data = write_data(tmp_path / "trees", train=1)
+    with pytest.raises(PolycovError, match="There are no validation images in 'trees'"):
+        train(config(data, start="probe"), tmp_path / "run", cache=tmp_path / "cache")

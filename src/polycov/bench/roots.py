@@ -22,7 +22,7 @@ from polycov.pooling.pool import SecondOrderPool
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.system.files import cache_folder
-from polycov.training.experiment import preprocessing_for
+from polycov.training.assembly import preprocessing_for
 from polycov.training.extraction import Extracted
 from polycov.training.features import build_backbone, extract_features
 

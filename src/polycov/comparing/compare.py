@@ -28,8 +28,8 @@ from polycov.errors import PolycovError
 from polycov.progress import SILENT, Progress, Task, TasksOnly
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware, total_memory, versions
+from polycov.training.assembly import preprocessing_for
 from polycov.training.config import replace_options
-from polycov.training.experiment import preprocessing_for
 from polycov.training.extraction import Extracted, Extraction, reduced_channels
 from polycov.training.features import build_backbone
 

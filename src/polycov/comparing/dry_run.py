@@ -23,8 +23,8 @@ from polycov.pooling.methods import create_pool, is_first_order, method_spec
 from polycov.pooling.spec import parse_spec
 from polycov.progress import SILENT, Progress, duration
 from polycov.system.devices import choose_device
+from polycov.training.assembly import build_model
 from polycov.training.config import Config
-from polycov.training.experiment import build_model
 from polycov.training.extraction import reduced_channels
 from polycov.training.features import build_backbone
 

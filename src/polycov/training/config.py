@@ -123,6 +123,10 @@ class TrainOptions(Structured):
     """Seed of weights, sketches, order and augmentation."""
     init: Path | None = None
     """Start from the weights of this finished run."""
+    start: Literal["random", "probe"] = "random"
+    """Where the new classifier starts: at random, or at the probe, solved in closed form on the training images. From
+    there a few epochs with small learning rates are enough; with --reduction linear the whole model starts as a
+    probe."""
     checkpoint_minutes: float = 5.0
     """Write a checkpoint at least this often; there is one after every epoch too."""
 

@@ -1,7 +1,6 @@
-"""The parts of a run: data, model, preprocessing; then training or a probe, and predictions for the test images."""
+"""A run in the making: training or a probe, then predictions for the test images."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,103 +8,34 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from polycov.data.broken import exclude_broken, find_broken
 from polycov.data.feature_store import FeatureStore
-from polycov.data.images import ImageData, Split, require_trainable, require_validation
-from polycov.data.read import read_data, report_data
-from polycov.data.transforms import Preprocessing
+from polycov.data.images import ImageData, Split, require_validation
 from polycov.errors import PolycovError
-from polycov.models.backbones import ENOUGH_LOCATIONS, Backbone, input_size
-from polycov.models.head import DEFAULT_CHANNELS
-from polycov.models.model import Model, create_model
+from polycov.models.backbones import ENOUGH_LOCATIONS, input_size
 from polycov.models.modes import evaluation_mode
-from polycov.models.weights import load_exactly
 from polycov.pooling.batches import Repeatable
-from polycov.pooling.fitting import supported_size
 from polycov.pooling.methods import fitted_dim
 from polycov.progress import Progress
+from polycov.training.assembly import build_model, fit_to_data, preprocessing_for
 from polycov.training.batches import BatchSource, FeatureBatches, FeatureClassifier, ImageBatches
-from polycov.training.config import Config, ImageOptions, TrainOptions
+from polycov.training.config import Config
 from polycov.training.features import extract_features, stored_channels
 from polycov.training.loop import Trainer
 from polycov.training.predictions import Predictions, predict_split
-from polycov.training.probe import fit_pool, fit_probe, fit_reduction, require_closed_form, set_classifier
-from polycov.training.run_folder import RunFolder, describe_data, load_run
+from polycov.training.probe import (
+    fit_pool,
+    fit_probe,
+    fit_reduction,
+    pool_batches,
+    require_closed_form,
+    set_classifier,
+)
+from polycov.training.ridge import fit_ridge
+from polycov.training.run_folder import RunFolder, describe_data
 
 FIXED_OPTIONS = ("freeze", "probe", "optimizer", "batch_size", "seed")  # what a resumed run must not change
 FIT_BATCH = 64
 IMAGES_TO_FIT = 1024  # images that principal components are computed from before end-to-end training, or more if needed
-
-
-def load_data(config: Config, cache: Path, accelerator: Accelerator, progress: Progress) -> ImageData:
-    """Reads the data and looks for unreadable images: the main process does, the others read the cached result."""
-    split = config.split
-    data = read_data(
-        config.data,
-        val_fraction=split.val_fraction,
-        test_fraction=split.test_fraction,
-        split_seed=split.split_seed,
-        val_seed=split.val_seed,
-    )
-    with accelerator.main_process_first():
-        unreadable = find_broken(data, cache, workers=max(config.runtime.workers, 1), progress=progress)
-    data = require_trainable(exclude_broken(data, unreadable, split.broken, progress))
-    report_data(data, progress)
-    return data
-
-
-def fit_to_data(config: Config, images: int, progress: Progress) -> Config:
-    """Returns the configuration with a projection that can be fitted to so many training images."""
-    pooling = config.pooling
-    pool, dim = supported_size(pooling.pool, pooling.dim, samples=images)
-    if config.training.init is not None or (pool, dim) == (pooling.pool, pooling.dim):  # a finished run is fitted
-        return config
-    asked = fitted_dim(pooling.pool, pooling.dim)
-    progress.warn(f"the feature has {images} dimensions, not {asked}: as many as there are training images")
-    return config.replace(pool=pool, dim=dim)
-
-
-def preprocessing_for(
-    images: ImageOptions, data: ImageData, backbone: Backbone, training: TrainOptions | None = None
-) -> Preprocessing:
-    """Returns how images are prepared: as the options say, else as the data and the backbone call for."""
-    training = training or TrainOptions()
-    return replace(
-        backbone.preprocessing(),
-        resize=images.resize or round(backbone.size * data.resize_margin),
-        squash=data.squash if images.squash is None else images.squash,
-        crop=training.crop,
-        flip=training.flip,
-    )
-
-
-def build_model(config: Config, classes: int, size: int) -> Model:
-    """Makes the model of a configuration; its random weights depend on the seed alone.
-
-    Raises:
-        PolycovError: if there is no such backbone, pool or file, or the model of ``init`` is another.
-    """
-    network, pooling, training = config.network, config.pooling, config.training
-    # Without a number, a model is reduced as a probe wants it; training has another default.
-    channels = DEFAULT_CHANNELS if pooling.channels is None and not training.probe else pooling.channels
-    with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
-        torch.manual_seed(training.seed)
-        model = create_model(
-            network.backbone,
-            pool=pooling.pool,
-            dim=pooling.dim,
-            num_classes=classes,
-            channels=channels,
-            reduction=pooling.reduction or ("linear" if training.probe else "relu"),
-            weights=network.weights if training.init is None else "none",
-            stage=None if network.stage == "last" else network.stage,
-            last_stride=network.last_stride,
-            size=size,
-            seed=training.seed,
-        )
-    if training.init is not None:
-        load_exactly(model, load_run(training.init).model.state_dict(), f"The run {str(training.init)!r}")
-    return model
 
 
 class Experiment:
@@ -140,8 +70,9 @@ class Experiment:
         self.frozen = config.training.freeze or config.training.probe
         if self.frozen and config.training.mirror:
             raise PolycovError("--mirror needs images: with --freeze or --probe use polycov evaluate RUN --mirror.")
-        if config.training.probe:
+        if config.training.probe or config.training.start == "probe":
             require_validation(data)
+        if config.training.probe:
             require_closed_form(config.pooling.pool)
         self.config = config = fit_to_data(config, len(data["train"]), progress)
         size = input_size(config.network.backbone, config.images.size, data.size)
@@ -217,21 +148,29 @@ class Experiment:
         """Solves for reduction and classifier, and returns the predictions for the test images."""
         store, model, data = self._extract(), self.model.cpu(), self.data
         self._write_description()
-        self._fit_reduction(FeatureBatches(data, store))
-        splits: tuple[Split, ...] = ("train", "val")
-        labels = {split: torch.tensor(list(data[split].labels)) for split in splits}
+        source = FeatureBatches(data, store)
+        self._fit_reduction(source)
+        labels: dict[Split, Tensor] = {"train": self._labels("train"), "val": self._labels("val")}
         with evaluation_mode(model):
-            reduced = {split: self._reduced(store, split) for split in splits}
+            reduced = {split: self._reduced(source, split) for split in labels}
             with torch.no_grad():
                 ridge = fit_probe(model.pool, reduced, labels, len(data.classes)).ridge
         set_classifier(model, ridge)
         self.chosen = {"val_accuracy": ridge.val_accuracy, "strength": ridge.strength}
         network = FeatureClassifier(model).to(self.accelerator.device)
-        return predict_split(network, FeatureBatches(data, store), "test", self.accelerator)
+        return predict_split(network, source, "test", self.accelerator)
 
-    def _reduced(self, store: FeatureStore, split: Split) -> Repeatable[Tensor]:
-        """Local features of a split, as the pool takes them."""
-        return Repeatable(lambda: map(self.model.reduce, store.batches(self.data[split])))
+    def _reduced(self, source: BatchSource, split: Split) -> Repeatable[Tensor]:
+        """Local features of a split, not augmented, as the pool takes them."""
+        chunks = [chunk.tolist() for chunk in torch.arange(len(self.data[split])).split(FIT_BATCH)]
+        return Repeatable(lambda: (self.model.reduce(self._local(x)) for x, _, _ in source.batches(split, chunks)))
+
+    def _local(self, inputs: Tensor) -> Tensor:
+        """Local features of a batch, which may be images."""
+        return inputs if self.frozen else self.model.backbone(inputs.to(self.accelerator.device))
+
+    def _labels(self, split: Split) -> Tensor:
+        return torch.tensor(list(self.data[split].labels))
 
     def _write_description(self) -> None:
         if self.accelerator.is_main_process:
@@ -261,6 +200,20 @@ class Experiment:
         """Principal components and fitted projections, from training images, before the training begins."""
         self._fit_reduction(source)
         fit_pool(self.model, Repeatable(lambda: self._local_features(source)))
+        if self.config.training.start == "probe" and self.config.training.init is None:
+            self._start_at_probe(source)
+
+    def _start_at_probe(self, source: BatchSource) -> None:
+        """Sets the classifier to the ridge on the features as they are, fitted to the training images alone."""
+        model = self.model.to(self.accelerator.device)
+        labels: dict[Split, Tensor] = {"train": self._labels("train"), "val": self._labels("val")}
+        with evaluation_mode(model):
+            pooled = {split: pool_batches(model.pool, self._reduced(source, split)).cpu() for split in labels}
+        ridge = fit_ridge(
+            pooled["train"], labels["train"], pooled["val"], labels["val"], len(self.data.classes), refit=False
+        )
+        set_classifier(model, ridge)
+        self.progress.message(f"start: a probe with validation accuracy {ridge.val_accuracy:.1%}")
 
     def _fit_reduction(self, source: BatchSource) -> None:
         if isinstance(self.model.reduction, nn.Conv2d) and self.config.training.init is None:

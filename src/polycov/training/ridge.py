@@ -55,6 +55,8 @@ def fit_ridge(
     val_labels: Tensor,
     classes: int,
     both: Tensor | None = None,
+    *,
+    refit: bool = True,
 ) -> Ridge:
     """Fits a ridge classifier: least squares to the indicators of the classes.
 
@@ -68,12 +70,15 @@ def fit_ridge(
         val_labels: (m,).
         classes: their number.
         both: features of training and validation for the last fit, (n + m, D); default: the same as above.
+        refit: whether to fit again; without it, validation images are only chosen on.
 
     Raises:
         PolycovError: if there are no validation features.
     """
     require_validation(val)
     choice = _choose(train, train_labels, val, val_labels, classes)
+    if not refit:
+        return _solve(train, train_labels, classes, choice)
     both = torch.cat([train, val]) if both is None else both
     return _solve(both, torch.cat([train_labels, val_labels]), classes, choice)
 

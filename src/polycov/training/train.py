@@ -18,8 +18,9 @@ from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 from polycov.system.devices import choose_device
 from polycov.system.files import cache_folder
+from polycov.training.assembly import load_data
 from polycov.training.config import Config, RuntimeOptions
-from polycov.training.experiment import Experiment, load_data
+from polycov.training.experiment import Experiment
 from polycov.training.predictions import Predictions
 from polycov.training.run_folder import RunFolder
 
