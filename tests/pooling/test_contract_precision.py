@@ -19,6 +19,8 @@ HARD = {
     "tiny": ORDINARY * 1e-20,
     "huge": ORDINARY * 1e15,
     "both": ORDINARY * torch.tensor([1e-20, 1e15])[:, None, None, None],
+    "duplicated channels": ORDINARY[:, [0, 1, 0, 1]],
+    "small spread": 1 + 1e-4 * ORDINARY,
     "channels far apart": ORDINARY * torch.tensor([1e-15, 1.0, 1e5, 1e10])[:, None, None],
 }
 OVERFLOWS = "polynomial(0.5, 1, -0.25)"  # C² of features of size 1e15 is not in the range of float32
@@ -122,3 +124,48 @@ def test_a_mask_that_leaves_few_tokens_does_not_cost_digits(spec: str) -> None:
     pool, x = make(spec, dtype=torch.float32), features(2, 40, dtype=torch.float32)
     mask = torch.arange(40).expand(2, 40) < 3
     assert relative(pool(x, mask), pool(x[:, :3])) < 1e-5
+
+
+def difficult() -> dict[str, Tensor]:
+    """Tokens whose second moment is singular, or nearly so, although there are many of them."""
+    x = features(2, 60, 8, dtype=torch.float32)
+    low_rank = features(2, 60, 2, dtype=torch.float32) @ features(1, 2, 8, seed=3, dtype=torch.float32)
+    return {
+        "dead channels": x * torch.tensor([1.0, 0, 1, 0, 1, 1, 0, 1]),
+        "duplicated channels": x[..., [0, 1, 2, 3, 0, 1, 2, 3]],
+        "small spread": 1 + 1e-4 * x,
+        "rank 2": low_rank,
+    }
+
+
+MORE = [f"covariance | {f} | triu" for f in ("sqrt(12)", "sqrt(100)", "sqrt(1000)", "sqrt(12, gradient=lyapunov)")]
+# The slope of a signed root of a sketch or a covariance that is 0 but for rounding is anything.
+SINGULAR = [spec for spec in SECOND_ORDER if "signed_" not in spec] + MORE
+
+
+@pytest.mark.parametrize("spec", SINGULAR)
+@pytest.mark.parametrize("name", difficult())
+def test_singular_moments_cost_no_digits(spec: str, name: str) -> None:
+    single, double = make(spec, 8, torch.float32), make(spec, 8)
+    double.load_state_dict(single.state_dict())
+    results = []
+    for pool, x in ((single, difficult()[name]), (double, difficult()[name].double())):
+        y = pool(x.requires_grad_())
+        direction = torch.linspace(-1, 1, y.shape[-1], dtype=y.dtype)
+        results.append((y, torch.autograd.grad((y * direction).sum(), x)[0]))
+    (value, grad), (expected, expected_grad) = results
+    assert relative(value, expected) < 1e-5
+    assert relative(grad, expected_grad) < 1e-3
+
+
+@each_spec
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+def test_without_the_check_one_bad_sample_spoils_no_other(spec: str, bad: float) -> None:
+    pool, x = make(spec), features(3, 12)
+    expected = pool(x)
+    pool.check_finite = False
+    x[1, 2, 0] = bad
+    y = pool(x.requires_grad_())
+    torch.testing.assert_close(y[[0, 2]], expected[[0, 2]])
+    assert not y[1].isfinite().all() or (bad == torch.inf and spec == "max")
+    assert torch.autograd.grad(y[[0, 2]].sum(), x)[0][[0, 2]].isfinite().all()

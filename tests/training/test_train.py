@@ -224,7 +224,7 @@ def test_features_are_computed_once_and_again_when_anything_changes(
 def test_a_loss_that_is_not_finite_stops_with_names_and_keeps_the_checkpoint(
     trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, options = tmp_path / "run", config(trees, epochs=3, lr=0.01)
+    folder, options = tmp_path / "run", config(trees, epochs=3, lr=0.01, pool="monet-2-ts")
     plain = Preprocessing.augmented
     poisoned = seed_from(0, "augment", 1, 5)  # image 5 in the second epoch
 

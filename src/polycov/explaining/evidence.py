@@ -25,7 +25,7 @@ from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.first_order_pool import FirstOrderPool
 from polycov.pooling.functions.base import MatrixFunction, add_identity, split_trace
 from polycov.pooling.moments import second_moment, with_roots
-from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route, make_plan
+from polycov.pooling.plan import Algorithm, at_least_float32, cheapest_route, choose_dtype
 from polycov.pooling.pool import Pool, SecondOrderPool
 from polycov.pooling.shrinkage import shrink
 from polycov.pooling.side_by_side import SideBySidePool
@@ -235,7 +235,7 @@ def _second_order(pool: SecondOrderPool, tokens: Tensor, weights: Tensor | None)
     location.
     """
     function = pool.function.explained()
-    centred, scale = pool.moment(tokens.to(_dtype(pool, function, tokens, weights)), weights)
+    centred, scale = pool.moment(tokens.to(choose_dtype(function, tokens.dtype)), weights)
     rows = with_roots(centred, weights)
     on_gram = "gram" in pool.moment.routes and cheapest_route(function, *rows.shape[1:]) == "gram"
     unit, trace, root = split_trace(second_moment(rows.mT if on_gram else rows))
@@ -259,12 +259,6 @@ def _second_order(pool: SecondOrderPool, tokens: Tensor, weights: Tensor | None)
         return (factor * _gram_quotient(function, rows, trace, root, intensity, algorithm)).to(rows.dtype)
 
     return SecondOrderEvidence(pool, rows, factor * left, constant, gram_quotient)
-
-
-def _dtype(pool: SecondOrderPool, function: MatrixFunction, tokens: Tensor, mask: Tensor | None) -> torch.dtype:
-    """The dtype that the function needs here, which may be wider than that of the pool's own."""
-    sizes = tokens.shape[1], pool.moment.out_channels
-    return make_plan(function, *sizes, dtype=tokens.dtype, masked=mask is not None, steep=pool.steep).dtype
 
 
 def _gram_quotient(

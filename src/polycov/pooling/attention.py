@@ -31,14 +31,16 @@ def attention_weights(logits: Tensor, weights: Tensor | None = None) -> Tensor:
 def layer_norm(tokens: Tensor) -> Tensor:
     """Returns tokens (B, N, C) without the mean of their channels, divided by the standard deviation.
 
-    torch's own has a wrong derivative of its derivative in forward mode.
+    torch's own has a wrong derivative of its derivative in forward mode, and squares that leave the range of float32.
 
     Example:
         >>> layer_norm(torch.tensor([[[1.0, 3.0]]]))
         tensor([[[-1.0000,  1.0000]]])
     """
     centred = tokens - tokens.mean(-1, keepdim=True)
-    return centred * (centred.square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    size = centred.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
+    unit = centred / size
+    return unit * (unit.square().mean(-1, keepdim=True) + 1e-5 / size.square().clamp(max=1e30)).rsqrt()
 
 
 def simpool(tokens: Tensor, gamma: float = 2.0, weights: Tensor | None = None) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from polycov.errors import PolycovError, known, positive_int
-from polycov.pooling.moments import scaled_bilinear, scaled_covariance, scaled_gaussian
+from polycov.pooling.moments import scaled_bilinear, scaled_covariance, scaled_gaussian, shift
 from polycov.pooling.registry import register
 from polycov.pooling.tokens import power_of_two, weigh
 
@@ -37,7 +37,8 @@ def cross_moment(
     (left, left_scale), (right, right_scale) = (STATISTICS[statistic](x, weights) for x in (left, right))
     moment = left.mT @ weigh(right, weights)
     factor = power_of_two(moment.detach().abs().amax((1, 2)))
-    return moment * factor[:, None, None], left_scale * right_scale / factor
+    scale = left_scale.double() * right_scale.double()  # their product may leave the range of float32, not its root
+    return moment * factor[:, None, None], scale / factor
 
 
 def split_norm(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,6 +133,7 @@ class SelfCross(CrossMoment):
         self.weight = nn.Parameter(weight.to(torch.get_default_device()))
 
     def forward(self, tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        tokens = shift(tokens, weights) if self.statistic == "covariance" else tokens
         reduced = tokens @ self.weight.to(tokens.dtype).mT
         pairs = reduced.unflatten(-1, (self.heads, 2 * self.dim)).transpose(1, 2).flatten(0, 1)  # (B·heads, N, 2·dim)
         weights = None if weights is None else weights.repeat_interleave(self.heads, 0)

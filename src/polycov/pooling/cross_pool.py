@@ -7,14 +7,12 @@ from torch import Tensor
 
 from polycov.errors import PolycovError, positive_int
 from polycov.pooling.batches import Batch, Repeatable
-from polycov.pooling.checks import check_finite
 from polycov.pooling.cross import CrossMoment, split_norm
 from polycov.pooling.functions.base import MatrixFunction
-from polycov.pooling.plan import at_least_float32
+from polycov.pooling.plan import choose_dtype
 from polycov.pooling.pool import Pool
 from polycov.pooling.spec import Spec, parse_spec
 from polycov.pooling.tokens import as_tokens
-from polycov.pooling.transforms import is_readable
 from polycov.pooling.vectors.base import Vector
 
 
@@ -63,17 +61,13 @@ class CrossPool(Pool):
         return self.function.products is None
 
     def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
-        dtype = torch.float64 if self.function.products is None else at_least_float32(tokens.dtype)
-        moment, scale = self.moment(tokens.to(dtype), weights)
+        moment, scale = self.moment(tokens.to(choose_dtype(self.function, tokens.dtype)), weights)
         unit, norm = split_norm(moment)
         size = norm * scale
-        if self.function.products is None and self.check_finite and is_readable(size):
-            heads = size.unflatten(0, (-1, self.moment.heads))
-            check_finite(heads, "The features", dtype)  # before an eigendecomposition fails on them
         vector = self.vector(self.function.rectangular(unit))
         if self.moment.heads == 1:
             return vector, size, self.function.degree
-        vector = vector * (size**self.function.degree).unsqueeze(-1)
+        vector = vector * (size**self.function.degree).unsqueeze(-1).to(vector.dtype)
         return vector.unflatten(0, (-1, self.moment.heads)).flatten(1), None, 0.0
 
 

@@ -40,18 +40,27 @@ def scaled_bilinear(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tens
     return tokens * factor, scale
 
 
-def scaled_covariance(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Returns the rows of `covariance` divided by a scale (B,) that keeps them close to 1, and the scale.
+def shift(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Returns tokens (B, N, C) minus the first that counts of each sample; those that a mask hides are zeros.
 
-    The first token of each sample is subtracted before the mean is computed, which preserves digits when the mean is
-    large compared with the spread. The result does not depend on that token, so it is a constant to autograd.
+    This preserves digits where the mean is large compared with the spread. A covariance does not depend on that token,
+    so it is a constant to autograd.
+
+    Example:
+        >>> shift(torch.tensor([[[1000.0], [1001.0]]])).flatten()
+        tensor([0., 1.])
     """
     tokens = hide(tokens, weights)
     if weights is None:
         first = tokens[:, :1]
     else:
         first = tokens.gather(1, counts(weights).int().argmax(1)[:, None, None].expand(-1, 1, tokens.shape[2]))
-    shifted = hide(tokens - first.detach(), weights)
+    return hide(tokens - first.detach(), weights)
+
+
+def scaled_covariance(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Returns the rows of `covariance` divided by a scale (B,) that keeps them close to 1, and the scale."""
+    shifted = shift(tokens, weights)
     factor, count = _factor(shifted, weights), count_tokens(tokens, weights)
     mean = weigh(shifted, weights).sum(1, keepdim=True) / count[:, None, None]
     # In place, because this step is bound by memory; but the derivative with respect to weights needs the rows.
@@ -73,7 +82,7 @@ def with_roots(rows: Tensor, weights: Tensor | None) -> Tensor:
 
     The derivative of √w at 0 is infinite. Where derivatives are needed, use `second_moment`, which is linear in w.
     """
-    return weigh(rows, weights.sqrt()) if is_soft(weights) else rows
+    return weigh(rows, weights.to(rows.dtype).sqrt()) if is_soft(weights) else rows
 
 
 def bilinear(tokens: Tensor, weights: Tensor | None = None) -> Tensor:

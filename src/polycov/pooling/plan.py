@@ -31,11 +31,13 @@ class Priced(Protocol):
         slope_steps: the iterations in a divided difference, which the backward pass on eigenvalues needs; None if a
             function made of products cannot be computed on eigenvalues.
         routes: the routes that exist for the function.
+        wide: whether the function is computed in float64.
     """
 
     products: int | None
     slope_steps: int | None
     routes: tuple[str, ...]
+    wide: bool
 
 
 class Plan(NamedTuple):
@@ -60,8 +62,6 @@ def make_plan(
     dtype: torch.dtype,
     device: str = "cpu",
     gradient: bool = False,
-    masked: bool = False,
-    steep: bool = False,
     route: Route = "auto",
 ) -> Plan:
     """Plans how to compute a function of the second-order statistic.
@@ -73,8 +73,6 @@ def make_plan(
         dtype: dtype of the features.
         device: the type of the device.
         gradient: whether a backward pass follows.
-        masked: whether some tokens may be hidden.
-        steep: whether a stage with unbounded derivative follows.
         route: "auto" for the cheapest, or the route to take.
 
     Example:
@@ -83,10 +81,8 @@ def make_plan(
         Plan(route='covariance', algorithm='eigenvalues', dtype=torch.float32)
     """
     chosen = cheapest_route(function, locations, channels) if route == "auto" else route
-    on_covariance = chosen == "covariance"
-    algorithm = choose_algorithm(function, channels if on_covariance else locations, device, gradient)
-    full_rank = on_covariance and not masked and locations >= 2 * channels
-    return Plan(chosen, algorithm, _choose_dtype(function, dtype, full_rank and not steep))
+    algorithm = choose_algorithm(function, channels if chosen == "covariance" else locations, device, gradient)
+    return Plan(chosen, algorithm, choose_dtype(function, dtype))
 
 
 def check_route(route: str) -> Route:
@@ -169,13 +165,6 @@ def at_least_float32(dtype: torch.dtype) -> torch.dtype:
     return torch.float32 if dtype in HALF else dtype
 
 
-def _choose_dtype(function: Priced, dtype: torch.dtype, well_conditioned: bool) -> torch.dtype:
-    """Functions that exist on eigenvalues only take float64, unless the spectrum stays away from 0.
-
-    The root of an eigenvalue that is 0 but for rounding is wrong by √eps, 3e-4 in float32. With N ≥ 2C locations and no
-    mask the statistic has full rank with room to spare, and float32 is enough; unless a steep stage follows, whose
-    gradient amplifies small errors.
-    """
-    if function.products is None and not well_conditioned:
-        return torch.float64
-    return at_least_float32(dtype)
+def choose_dtype(function: Priced, dtype: torch.dtype) -> torch.dtype:
+    """Returns what to compute a function in: float64 if it needs that, otherwise float32 at least."""
+    return torch.float64 if function.wide else at_least_float32(dtype)

@@ -25,8 +25,8 @@ from polycov.pooling.vectors.base import Vector
 class Pool(nn.Module):
     """Base class of all pools: checks shapes, controls precision, and applies the stages after the vector.
 
-    Half-precision features are pooled in float32, and functions of eigenvalues in float64 where they need it. The
-    result has the dtype of the features, or float32 under autocast, like torch's own float32 operations.
+    Half-precision features are pooled in float32, and functions that need it are computed in float64. The result has
+    the dtype of the features, or float32 under autocast, like torch's own float32 operations.
 
     Attributes:
         channels: C, of the features.
@@ -49,7 +49,6 @@ class Pool(nn.Module):
         self.check_finite = check_finite
         self.prefix_tokens = 0
         self.post = nn.ModuleList()
-        self.steep = False
         self.out_features = 0
 
     def _append(self, spec: Spec, *blocks: int) -> None:
@@ -59,12 +58,6 @@ class Pool(nn.Module):
             self.post.append(module)
             blocks = (module.out_features,) if module.degree is None else blocks
         self.out_features = sum(blocks)
-        if any(stage.steep for stage in self._stages):
-            self.set_steep()
-
-    def set_steep(self) -> None:
-        """Prepares the pool for a later stage with unbounded derivative, which amplifies rounding errors."""
-        self.steep = True
 
     @property
     def _stages(self) -> list[Post]:
@@ -252,8 +245,6 @@ class SecondOrderPool(Pool):
             dtype=tokens.dtype,
             device=tokens.device.type,
             gradient=differentiable or any(map(needs_gradient, (tokens, *self.moment.parameters()))),
-            masked=weights is not None,
-            steep=self.steep,
             route="covariance" if differentiable or "gram" not in self.routes else self.route,
         )
 
@@ -269,8 +260,6 @@ class SecondOrderPool(Pool):
             rows = with_roots(rows, weights)
             unit, trace, root = split_trace(second_moment(rows.mT))
         root = root * scale
-        if plan.algorithm == "eigenvalues" and self.check_finite and is_readable(root):
-            check_finite(root.unsqueeze(-1), "The features", root.dtype)  # before an eigendecomposition fails on them
         if plan.route == "covariance":
             vector = self.vector(self.function(unit, root, plan.algorithm))
         else:
@@ -296,4 +285,4 @@ class SecondOrderPool(Pool):
 
 
 def _scaled(vector: Tensor, scale: Tensor | None, power: float) -> Tensor:
-    return vector if scale is None or not power else vector * (scale**power).unsqueeze(-1)
+    return vector if scale is None or not power else vector * (scale**power).unsqueeze(-1).to(vector.dtype)

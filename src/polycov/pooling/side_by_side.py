@@ -54,11 +54,6 @@ class SideBySidePool(Pool):
         """The pools of the parts."""
         return cast(list[Pool], list(self.blocks))
 
-    def set_steep(self) -> None:
-        super().set_steep()
-        for part in self.parts:
-            part.set_steep()
-
     @property
     def fittable(self) -> bool:
         """Whether a stage is fitted to data, after the list or in a part of it."""

@@ -48,7 +48,7 @@ def _exact(stage: str, method: object) -> bool:
     return method == "exact"
 
 
-@register("function", "sqrt", "sqrt(1)", "sqrt(5)", "sqrt(exact)", "sqrt(20, gradient=lyapunov)")
+@register("function", "sqrt", "sqrt(1)", "sqrt(5)", "sqrt(30)", "sqrt(exact)", "sqrt(20, gradient=lyapunov)")
 def sqrt(method: int | str = 5, *, gradient: str = "own") -> MatrixFunction:
     """√C by k Newton–Schulz iterations, or ``exact`` by eigendecomposition.
 

@@ -6,8 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from polycov.errors import NonFiniteError, PolycovError
-from polycov.pooling.plan import Algorithm, choose_algorithm
+from polycov.pooling.plan import Algorithm, choose_algorithm, choose_dtype
 from polycov.pooling.transforms import is_readable, needs_gradient
+
+# A polynomial that multiplies eigenvalues near 0 by more is computed in float64: seven Newton–Schulz iterations.
+MOST_GROWTH = 1.5**7
 
 
 class MatrixFunction(nn.Module):
@@ -24,6 +27,10 @@ class MatrixFunction(nn.Module):
         products: the number of matrix products; None if the function can only be computed on eigenvalues.
         slope_steps: see `polycov.pooling.plan.Priced`; None if there is only one algorithm.
         routes: the routes that exist for the function.
+        wide: whether the function is computed in float64, also for features in float32: where the forward or backward
+            pass takes an eigendecomposition, or small eigenvalues are multiplied by more than `MOST_GROWTH`. The root
+            of an eigenvalue that is 0 but for rounding is wrong by √eps, 3e-4 in float32, and its gradient entirely.
+            No shape rules that out: channels may be duplicates, or a mean large compared with the spread.
         approximate_gradient: whether the gradient is that of a limit, and not of what `forward` returns.
         has_rectangular: whether `rectangular` exists, for cross moments.
     """
@@ -32,6 +39,7 @@ class MatrixFunction(nn.Module):
     products: int | None
     slope_steps: int | None = None
     routes: tuple[str, ...] = ("covariance", "gram", "paper")
+    wide: bool = False
     approximate_gradient: bool = False
     has_rectangular: bool = False
 
@@ -104,8 +112,9 @@ def apply_function(function: MatrixFunction, matrix: Tensor) -> Tensor:
     """
     if matrix.ndim != 3 or matrix.shape[1] != matrix.shape[2]:
         raise PolycovError(f"Expected matrices of shape (B, C, C), got {tuple(matrix.shape)}.")
-    unit, _, root = split_trace(matrix)
+    dtype = matrix.dtype
+    unit, _, root = split_trace(matrix.to(choose_dtype(function, dtype)))
     if is_readable(root) and not bool(root.isfinite().all()):
         raise NonFiniteError("Expected positive semidefinite matrices, got a trace that is negative, NaN or Inf.")
     algorithm = choose_algorithm(function, matrix.shape[-1], matrix.device.type, needs_gradient(matrix))
-    return (root ** (2 * function.degree))[:, None, None] * function(unit, root, algorithm)
+    return ((root ** (2 * function.degree))[:, None, None] * function(unit, root, algorithm)).to(dtype)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polycov.errors import positive_int
 from polycov.pooling.functions.base import MatrixFunction
-from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt, count_products, newton_schulz
+from polycov.pooling.functions.decompositions import eigh
+from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.transforms import SampleFunction, call
 
@@ -19,7 +19,7 @@ class _Lyapunov(SampleFunction):
 
     @staticmethod
     def forward(root: Tensor, right: Tensor) -> Tensor:
-        values, vectors = torch.linalg.eigh(root)
+        values, vectors = eigh(root)
         values = values.clamp(min=0)
         # The eigenvalues are roots, so rounding turns a 0 into the root of an epsilon.
         floor = values.amax(-1)[:, None, None] * (16 * torch.finfo(values.dtype).eps) ** 0.5
@@ -107,14 +107,15 @@ class LyapunovSqrt(MatrixFunction):
 
     degree = 0.5
     routes = ("covariance",)
+    wide = True
 
     def __init__(self, iterations: int) -> None:
         super().__init__()
-        self.iterations = positive_int("sqrt", "iterations", iterations)
-        self.products = count_products(self.iterations)
+        self.own = NewtonSchulzSqrt(iterations)
+        self.products = self.own.products
 
     def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
-        return with_lyapunov_gradient(matrix, partial(newton_schulz, iterations=self.iterations))
+        return with_lyapunov_gradient(matrix, partial(self.own, root=root, algorithm=algorithm))
 
     def explained(self) -> MatrixFunction:
-        return NewtonSchulzSqrt(self.iterations)
+        return self.own

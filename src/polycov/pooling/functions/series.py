@@ -8,6 +8,7 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.pooling.functions.base import MatrixFunction
+from polycov.pooling.functions.decompositions import cholesky
 from polycov.pooling.functions.lyapunov import with_lyapunov_gradient
 from polycov.pooling.functions.polynomial import count_products, polynomial
 from polycov.pooling.plan import Algorithm
@@ -65,7 +66,7 @@ def pade_sqrt(matrix: Tensor, order: int = 5) -> Tensor:
     unit, size = _frobenius(matrix.double())
     numerator = polynomial(unit, [float(math.comb(n, i)) for i in range(0, n, 2)])
     denominator = polynomial(unit, [float(math.comb(n, i)) for i in range(1, n + 1, 2)])
-    result = torch.cholesky_solve(numerator, torch.linalg.cholesky(denominator))
+    result = torch.cholesky_solve(numerator, cholesky(denominator))
     return (size * 0.5 * (result + result.mT)).to(matrix.dtype)
 
 
@@ -77,6 +78,7 @@ class _SeriesSqrt(MatrixFunction):
 
     degree = 0.5
     routes = ("covariance",)
+    wide = True
     approximate_gradient = True
 
 

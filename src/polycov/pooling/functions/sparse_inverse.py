@@ -1,6 +1,5 @@
 """The sparse inverse of the covariance: partial correlations between channels."""
 
-import torch
 from torch import Tensor
 
 from polycov.errors import finite_number, positive_int
@@ -10,6 +9,7 @@ from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
 INVERSE_ITERATIONS = 7  # of Newton–Schulz
+SMALLEST_TRACE = 1e-7
 
 
 def inverse(matrix: Tensor, iterations: int = INVERSE_ITERATIONS) -> Tensor:
@@ -21,7 +21,7 @@ def inverse(matrix: Tensor, iterations: int = INVERSE_ITERATIONS) -> Tensor:
         >>> inverse(torch.tensor([[[0.25, 0.0], [0.0, 0.75]]]), 12).diagonal(dim1=1, dim2=2)
         tensor([[4.0000, 1.3333]])
     """
-    trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=torch.finfo(matrix.dtype).eps)[:, None, None]
+    trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1).clamp(min=SMALLEST_TRACE)[:, None, None]
     half = newton_schulz(matrix / trace, iterations, inverse=True)
     return half @ half / trace
 

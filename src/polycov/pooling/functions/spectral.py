@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from polycov.pooling.functions.base import MatrixFunction, add_identity, times_gram
+from polycov.pooling.functions.decompositions import eigh
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.transforms import SampleFunction, call, without_zeros
 
@@ -137,7 +138,7 @@ class _Spectral(SampleFunction):
 
     @staticmethod
     def forward(matrix: Tensor, function: ScalarFunction) -> tuple[Tensor, Tensor, Tensor]:
-        values, vectors = torch.linalg.eigh(matrix)
+        values, vectors = eigh(matrix)
         values = torch.where(values > FLOOR[values.dtype], values, 0.0)
         return (vectors * function.value(values).unsqueeze(-2)) @ vectors.mT, values, vectors
 
@@ -234,6 +235,7 @@ class SpectralFunction(MatrixFunction):
     """A scalar function of the eigenvalues, on the covariance or the Gram side."""
 
     products = None
+    wide = True
 
     def __init__(self, function: ScalarFunction, degree: float = 0.0) -> None:
         super().__init__()

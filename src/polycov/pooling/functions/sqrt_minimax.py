@@ -1,10 +1,12 @@
 """The square root by a composition of best polynomials."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError, finite_number, known
-from polycov.pooling.functions.base import MatrixFunction
+from polycov.pooling.functions.base import MOST_GROWTH, MatrixFunction
 from polycov.pooling.functions.composition import compose, count_products
 from polycov.pooling.functions.lyapunov import with_lyapunov_gradient
 from polycov.pooling.functions.minimax import factor_degrees, minimax_factors
@@ -70,6 +72,8 @@ class MinimaxSqrt(MatrixFunction):
         self.routes = ("covariance",) if self.approximate_gradient else MatrixFunction.routes
         self.spelling = degrees, low, norm
         self.factors, self.error = minimax_factors(steps, finite_number("sqrt_minimax", "low", low, LOWEST, 1))
+        growth = math.prod(factor[0] for factor in self.factors)
+        self.wide = self.approximate_gradient or growth > MOST_GROWTH
         self.products = count_products(steps) + (norm == "square")
 
     def _divide(self, matrix: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -12,11 +12,13 @@ Lens of Riemannian Geometry", ICLR 2025.
 import torch
 from torch import Tensor
 
-from polycov.errors import finite_number
+from polycov.errors import PolycovError, finite_number
 from polycov.pooling.functions.base import MatrixFunction, add_identity
+from polycov.pooling.functions.decompositions import cholesky
 from polycov.pooling.functions.spectral import Power, SpectralFunction
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
+from polycov.pooling.transforms import is_readable
 
 
 @register("function", "tangent", "tangent(0.5)")
@@ -53,12 +55,18 @@ def log_cholesky(matrix: Tensor) -> Tensor:
     Args:
         matrix: symmetric positive definite C, (B, C, C).
 
+    Raises:
+        PolycovError: if a matrix is not positive definite.
+
     Example:
         >>> log_cholesky(torch.tensor([[[1.0, 2.0], [2.0, 5.0]]]))
         tensor([[[0., 2.],
                  [2., 0.]]])
     """
-    return _from_factor(torch.linalg.cholesky(matrix), torch.ones_like(matrix[:, 0, 0]))
+    factor = cholesky(matrix)
+    if is_readable(factor) and bool(factor.isnan().any()):
+        raise PolycovError("Expected positive definite matrices, got some that are not, or have NaN or Inf.")
+    return _from_factor(factor, torch.ones_like(matrix[:, 0, 0]))
 
 
 def _from_factor(factor: Tensor, scale: Tensor) -> Tensor:
@@ -79,6 +87,7 @@ class LogCholesky(MatrixFunction):
     """
 
     products = None
+    wide = True
     routes = ("covariance",)
 
     def __init__(self, floor: float = 1e-6) -> None:
@@ -87,4 +96,4 @@ class LogCholesky(MatrixFunction):
 
     def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         raised = add_identity(matrix, torch.full_like(root, self.floor))
-        return _from_factor(torch.linalg.cholesky(raised), root)
+        return _from_factor(cholesky(raised), root)

@@ -16,7 +16,6 @@ class Post(nn.Module):
     Attributes:
         degree: p if scaling the input by a scales the output by a^p; the pool then applies the scale of the features
             after the stage. None if the stage needs its input at its true scale.
-        steep: whether the derivative is unbounded, so that the stage amplifies rounding errors.
         affine: whether the stage is an affine map, the same for every sample.
         fittable: whether the stage is fitted to data by `fit`.
         in_features: the size of the input.
@@ -24,7 +23,6 @@ class Post(nn.Module):
     """
 
     degree: float | None = None
-    steep: bool = False
     affine: bool = False
     fittable: bool = False
 

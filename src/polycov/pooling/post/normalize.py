@@ -65,7 +65,6 @@ class SignedSqrt(Post):
     """sign(x) √|x| of every entry: see `polycov.functional.signed_sqrt`."""
 
     degree = 0.5
-    steep = True
 
     def forward(self, x: Tensor) -> Tensor:
         return signed_sqrt(x)
@@ -82,7 +81,6 @@ class SignedPower(Post):
     def __init__(self, features: int, exponent: float) -> None:
         super().__init__(features)
         self.degree = finite_number("signed_power", "exponent", exponent, 0, 100)
-        self.steep = exponent < 1
 
     def forward(self, x: Tensor) -> Tensor:
         return signed_power(x, self.degree or 1.0)

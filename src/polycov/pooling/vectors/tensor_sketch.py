@@ -58,6 +58,8 @@ def tensor_sketch_factored(left: Tensor, right: Tensor, hashes: Tensor, signs: T
     Returns:
         (B, D).
     """
+    if left.shape[0] == 0:  # there is no Fourier transform of an empty batch
+        return left.new_zeros(0, dim) + left.sum() + right.sum()
     spectra = []
     for x, h, s in zip((left, right), hashes, signs, strict=True):
         sketch = x.new_zeros(*x.shape[:2], dim)

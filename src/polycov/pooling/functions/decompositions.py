@@ -1,0 +1,37 @@
+"""Decompositions of batches in which one bad matrix does not spoil the others."""
+
+import torch
+from torch import Tensor
+
+
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the eigenvalues (B, C) and eigenvectors (B, C, C) of symmetric matrices (B, C, C).
+
+    The eigenvectors of a matrix with NaN or Inf are NaN; torch raises an error for the whole batch.
+
+    Example:
+        >>> values, vectors = eigh(torch.tensor([[[2.0]], [[torch.nan]]]))
+        >>> values.flatten(), vectors.isnan().flatten()
+        (tensor([2., 0.]), tensor([False,  True]))
+    """
+    finite = _finite(matrix)
+    values, vectors = torch.linalg.eigh(torch.where(finite, matrix, 0.0))
+    return values, torch.where(finite, vectors, torch.nan)
+
+
+def cholesky(matrix: Tensor) -> Tensor:
+    """Returns the lower triangular L with A = L Lᵀ of symmetric matrices, (B, C, C); NaN where there is none.
+
+    Example:
+        >>> cholesky(torch.tensor([[[4.0]], [[-1.0]]])).flatten()
+        tensor([2., nan])
+    """
+    finite = _finite(matrix)
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
+    factor, info = torch.linalg.cholesky_ex(torch.where(finite, matrix, eye))
+    return torch.where(finite & (info == 0)[:, None, None], factor, torch.nan)
+
+
+def _finite(matrix: Tensor) -> Tensor:
+    """Whether all entries of a matrix are finite, (B, 1, 1)."""
+    return matrix.isfinite().all(-1, keepdim=True).all(-2, keepdim=True)
