@@ -30,7 +30,7 @@ def write_cub(root: Path) -> None:
 def test_cub_as_published(tmp_path: Path, below: str) -> None:
     write_cub(tmp_path / below)
     data = read_splits(tmp_path)
-    assert data.name == "CUB-200-2011"
+    assert data.name == (tmp_path / below).name  # two classes are not all of CUB-200-2011
     assert labels_by_name(data, "train") == {
         "images/001.Albatross/001.jpg": "001.Albatross",
         "images/001.Albatross/003.jpg": "001.Albatross",
@@ -39,6 +39,13 @@ def test_cub_as_published(tmp_path: Path, below: str) -> None:
     }
     assert len(data["test"]) == 4
     data["test"].image(0)
+
+
+def test_the_name_of_cub_is_that_of_its_200_classes(tmp_path: Path) -> None:
+    write_cub(tmp_path)
+    names = (f"{i} {i:03d}.Bird\n" for i in range(3, 201))
+    (tmp_path / "classes.txt").write_text("".join(["1 001.Albatross\n2 002.Auk\n", *names]))
+    assert read_splits(tmp_path).name == "CUB-200-2011"
 
 
 def test_damaged_tables_of_cub_are_named(tmp_path: Path) -> None:

@@ -5,7 +5,17 @@ import torch
 from torch import Tensor
 
 from polycov.pooling import symmetric
-from polycov.pooling.symmetric import anticommutator, combine, cut, gram, join, product
+from polycov.pooling.symmetric import (
+    add_to_diagonal,
+    anticommutator,
+    combine,
+    cut,
+    gram,
+    join,
+    joined_product,
+    product,
+    symmetric_product,
+)
 
 SIZES = (1, 5, 8, 11, 16)
 
@@ -53,3 +63,14 @@ def test_a_gram_matrix_is_that_of_all_rows(size: int) -> None:
     rows = torch.randn(2, 7, size, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(gram(rows), torch.einsum("bni,bnj->bij", rows, rows))
     torch.testing.assert_close(gram(rows.mT), torch.einsum("bin,bjn->bij", rows, rows))
+
+
+@pytest.mark.parametrize("block", [7, 40])
+def test_a_product_entry_by_entry_is_that_of_the_whole_matrices(block: int) -> None:
+    rows = torch.rand(2, 5, 30, dtype=torch.float64)
+    inner = torch.rand(2, 5, 5, dtype=torch.float64)
+    inner = inner + inner.mT
+    first = add_to_diagonal(symmetric_product(inner @ rows, rows, block), torch.tensor([1.0, 2.0], dtype=torch.float64))
+    second = cut(rows.mT @ rows, block=block)
+    whole = rows.mT @ inner @ rows + torch.tensor([1.0, 2.0], dtype=torch.float64)[:, None, None] * torch.eye(30)
+    torch.testing.assert_close(joined_product(first, second), whole * (rows.mT @ rows))

@@ -25,7 +25,7 @@ def _read_table(path: Path) -> dict[str, str]:
 
 
 def read_cub(root: Path) -> ImageData | None:
-    """Reads Caltech-UCSD Birds 200-2011 as published, with its own split."""
+    """Reads Caltech-UCSD Birds 200-2011 as published, with its own split; or other images in this layout."""
     root = _enter(root, "CUB_200_2011", "train_test_split.txt")
     files = ["images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt"]
     if not all((root / file).is_file() for file in files):
@@ -38,7 +38,8 @@ def read_cub(root: Path) -> ImageData | None:
             pairs["train" if in_training[key] == "1" else "test"].append((f"images/{path}", indices[labels[key]]))
     except KeyError as error:
         raise PolycovError(f"The files of CUB-200-2011 in {str(root)!r} do not agree: no entry {error}.") from error
-    return ImageData("CUB-200-2011", list(classes.values()), _listed(root, pairs, len(classes)))
+    name = "CUB-200-2011" if len(classes) == 200 else root.name
+    return ImageData(name, list(classes.values()), _listed(root, pairs, len(classes)))
 
 
 def read_aircraft(root: Path) -> ImageData | None:

@@ -11,14 +11,9 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from polycov.explaining.evidence import (
-    Evidence,
-    FirstOrderEvidence,
-    SecondOrderEvidence,
-    SideBySideEvidence,
-    collect_evidence,
-)
+from polycov.explaining.evidence import Evidence, FirstOrderEvidence, SideBySideEvidence, collect_evidence
 from polycov.explaining.regions import RegionGrid
+from polycov.explaining.second_order import SecondOrderEvidence
 from polycov.pooling.pool import Pool
 from polycov.pooling.post.base import Post
 
@@ -88,6 +83,6 @@ def _second_order(evidence: SecondOrderEvidence, grid: RegionGrid) -> Tensor:
     member = grid.index().to(rows.device) == torch.arange(grid.count, device=rows.device)[:, None]
     shares = []
     for some in member.to(rows.dtype).split(AT_ONCE):
-        matrices = (some[:, :, None] * left).mT @ rows
+        matrices = evidence.from_basis((some[:, :, None] * left).mT @ rows)
         shares.append(evidence.pool.vector(0.5 * (matrices + matrices.mT)))
     return torch.cat(shares)

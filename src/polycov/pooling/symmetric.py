@@ -32,29 +32,29 @@ class Symmetric:
         return self.blocks[row * self.count - row * (row + 1) // 2 + column]
 
 
-def count_blocks(size: int, device: str) -> int:
+def count_blocks(size: int, device: str, block: int | None = None) -> int:
     """Returns how many blocks in a row are fastest: one on GPUs and inside compilers, which prefer few large products.
 
     Example:
         >>> [count_blocks(size, "cpu") for size in (64, 128, 256, 512)], count_blocks(512, "cuda")
         ([1, 1, 2, 4], 1)
     """
-    return max(round(size / BLOCK), 1) if device == "cpu" and not torch.compiler.is_compiling() else 1
+    return max(round(size / (block or BLOCK)), 1) if device == "cpu" and not torch.compiler.is_compiling() else 1
 
 
-def cut(matrix: Tensor, *, symmetrize: bool = False) -> Symmetric:
-    """Cuts symmetric matrices, (B, C, C), into blocks; with ``symmetrize``, their symmetric part."""
+def cut(matrix: Tensor, *, symmetrize: bool = False, block: int | None = None) -> Symmetric:
+    """Cuts symmetric matrices, (B, C, C), into blocks of about a size; with ``symmetrize``, their symmetric part."""
     size = matrix.shape[-1]
-    count = count_blocks(size, matrix.device.type)
+    count = count_blocks(size, matrix.device.type, block)
     if count == 1:
         return Symmetric([0.5 * (matrix + matrix.mT) if symmetrize else matrix], 1)
     blocks = []
     for i, rows in enumerate(_ranges(size, count)):
         for columns in _ranges(size, count)[i:]:
-            block = matrix.narrow(1, *rows).narrow(2, *columns)
+            part = matrix.narrow(1, *rows).narrow(2, *columns)
             if symmetrize:
-                block = 0.5 * (block + matrix.narrow(1, *columns).narrow(2, *rows).mT)
-            blocks.append(block.contiguous())
+                part = 0.5 * (part + matrix.narrow(1, *columns).narrow(2, *rows).mT)
+            blocks.append(part.contiguous())
     return Symmetric(blocks, count)
 
 
@@ -71,14 +71,39 @@ def join(x: Symmetric) -> Tensor:
     return torch.cat([torch.cat([x.at(i, j) for j in range(x.count)], 2) for i in range(x.count)], 1)
 
 
+def symmetric_product(a: Tensor, b: Tensor, block: int | None = None) -> Symmetric:
+    """Returns AᵀB, (B, N, C) both, provided that it is symmetric."""
+    size = a.shape[-1]
+    count = count_blocks(size, a.device.type, block)
+    left, right = ([x.narrow(2, *columns) for columns in _ranges(size, count)] for x in (a, b))
+    return Symmetric([left[i].mT @ right[j] for i in range(count) for j in range(i, count)], count)
+
+
 def gram(rows: Tensor) -> Tensor:
     """Returns XᵀX of rows X, (B, N, C) → (B, C, C)."""
-    size = rows.shape[-1]
-    count = count_blocks(size, rows.device.type)
-    if count == 1:
-        return rows.mT @ rows
-    parts = [rows.narrow(2, *columns) for columns in _ranges(size, count)]
-    return join(Symmetric([parts[i].mT @ parts[j] for i in range(count) for j in range(i, count)], count))
+    return join(symmetric_product(rows, rows))
+
+
+def joined_product(a: Symmetric, b: Symmetric) -> Tensor:
+    """Returns the matrices of A and B multiplied entry by entry, (B, C, C); without a gradient."""
+    last = a.at(a.count - 1, a.count - 1)
+    ranges = _ranges(sum(a.at(0, j).shape[-1] for j in range(a.count)), a.count)
+    size = sum(ranges[-1])
+    result = last.new_empty(len(last), size, size)
+    for i, rows in enumerate(ranges):
+        for j, columns in enumerate(ranges[i:], i):
+            block = result.narrow(1, *rows).narrow(2, *columns)
+            torch.mul(a.at(i, j), b.at(i, j), out=block)
+            if j > i:
+                result.narrow(1, *columns).narrow(2, *rows).copy_(block.mT)
+    return result
+
+
+def add_to_diagonal(x: Symmetric, constant: Tensor) -> Symmetric:
+    """Returns X + constant · I with one constant per sample, (B,); X is overwritten."""
+    for i in range(x.count):
+        x.at(i, i).diagonal(dim1=1, dim2=2).add_(constant.unsqueeze(-1))
+    return x
 
 
 def product(a: Symmetric, b: Symmetric, total: Symmetric | None = None) -> Symmetric:

@@ -54,6 +54,13 @@ class MatrixFunction(nn.Module):
         """Returns r(S), (B, N, N), or None for r = 1."""
         raise NotImplementedError
 
+    def quotient_values(self, points: Tensor, spectrum: Tensor, root: Tensor) -> Tensor:
+        """Returns r at points, (B, K), for a matrix with the eigenvalues ``spectrum``, (B, C); norms depend on it."""
+        algorithm: Algorithm = "eigenvalues" if self.products is None else "products"
+        single = points.reshape(-1, 1, 1)
+        values = self.quotient(single, root.repeat_interleave(points.shape[-1]), algorithm)
+        return torch.ones_like(points) if values is None else values.reshape(points.shape)
+
     def constant(self, root: Tensor) -> Tensor | None:
         """Returns b, (B,), or None for b = 0."""
         return None

@@ -99,6 +99,13 @@ class MinimaxSqrt(MatrixFunction):
         result = compose(unit, self.factors, inverse=True)
         return result if size is None else result / size
 
+    def quotient_values(self, points: Tensor, spectrum: Tensor, root: Tensor) -> Tensor:
+        order = {"trace": 1, "frobenius": 2, "square": 4}[self.norm]
+        norm = torch.linalg.vector_norm(spectrum, order, -1, keepdim=True)
+        norm = torch.where(norm == 0, 1.0, norm) if order > 1 else torch.ones_like(norm)
+        values = compose((points / norm).reshape(-1, 1, 1), self.factors, inverse=True)
+        return values.reshape(points.shape) / norm.sqrt()
+
     def explained(self) -> MatrixFunction:
         degrees, low, norm = self.spelling
         return MinimaxSqrt(*degrees, low=low, norm=norm)
