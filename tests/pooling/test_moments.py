@@ -3,9 +3,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.linalg
 import torch
 
 import polycov
+from polycov import create_pool
 from polycov import functional as F
 from polycov.pooling.registry import Stage
 from samples import features
@@ -51,6 +53,23 @@ def test_second_moment_is_twice_differentiable() -> None:
     torch.testing.assert_close(F.second_moment(x), second_moment(x))
     assert torch.autograd.gradcheck(F.second_moment, x)
     assert torch.autograd.gradgradcheck(F.second_moment, x)
+
+
+@pytest.mark.parametrize("constant", [0.01, 3.0, 100.0])
+def test_the_constant_of_the_gaussian_weighs_the_mean(constant: float) -> None:
+    x = np.random.default_rng(0).normal(1, 2, (20, 3))
+    mean, sigma = x.mean(0), np.cov(x.T, bias=True)
+    block = np.block([[sigma + np.outer(mean, mean), constant * mean[:, None]], [constant * mean, constant**2]])
+    rows = F.gaussian(torch.from_numpy(x).unsqueeze(0), constant=constant)
+    np.testing.assert_allclose((rows.mT @ rows)[0], block, rtol=1e-12)
+    root = create_pool(f"gaussian(constant={constant}) | sqrt(exact) | flatten", 3)(torch.from_numpy(x).unsqueeze(0))
+    np.testing.assert_allclose(root[0].reshape(4, 4), scipy.linalg.sqrtm(block), rtol=1e-6, atol=1e-8)
+
+
+def test_a_large_constant_leaves_the_root_of_the_covariance() -> None:
+    x = torch.from_numpy(np.random.default_rng(0).normal(1, 2, (1, 20, 3)))
+    root = create_pool("gaussian(constant=100000) | sqrt(exact) | flatten", 3)(x)[0].reshape(4, 4)
+    np.testing.assert_allclose(root[:3, :3], scipy.linalg.sqrtm(np.cov(x[0].numpy().T, bias=True)), rtol=1e-3)
 
 
 @pytest.mark.parametrize("function", [F.bilinear, F.covariance, F.gaussian])

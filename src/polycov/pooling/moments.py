@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from polycov.errors import finite_number
 from polycov.pooling.functions.base import split_trace
 from polycov.pooling.registry import register
 from polycov.pooling.shrinkage import Shrinkage, check_shrinkage, effective_count, shrink, shrinkage_intensity
@@ -68,12 +69,12 @@ def scaled_covariance(tokens: Tensor, weights: Tensor | None = None) -> tuple[Te
     return hide(rows, weights), 1 / (factor.flatten() * count.sqrt())
 
 
-def scaled_gaussian(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+def scaled_gaussian(tokens: Tensor, weights: Tensor | None = None, constant: float = 1.0) -> tuple[Tensor, Tensor]:
     """Returns the rows of `gaussian` divided by a scale (B,) that keeps them close to 1, and the scale."""
     tokens = hide(tokens, weights)
-    factor = _factor(tokens, weights).clamp(max=1.0)  # the last channel is 1
+    factor = _factor(tokens, weights).clamp(max=1 / constant)  # the last channel is the constant
     ones = tokens.new_ones(tokens.shape[:2]) if weights is None or is_soft(weights) else weights.to(tokens.dtype)
-    rows = torch.cat([tokens * factor, ones.unsqueeze(-1) * factor], -1)
+    rows = torch.cat([tokens * factor, ones.unsqueeze(-1) * (constant * factor)], -1)
     return rows, 1 / (factor.flatten() * count_tokens(tokens, weights).sqrt())
 
 
@@ -130,14 +131,16 @@ def covariance(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
     return with_roots(rows * scale[:, None, None], weights)
 
 
-def gaussian(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
+def gaussian(tokens: Tensor, weights: Tensor | None = None, constant: float = 1.0) -> Tensor:
     """Returns (x, 1) / √N: C = [[Σ + μμᵀ, μ], [μᵀ, 1]], the embedding of the Gaussian N(μ, Σ), with C + 1 channels.
 
-    With weights, μ and Σ are the weighted mean and covariance.
+    With weights, μ and Σ are the weighted mean and covariance. With a constant β, (x, β) takes the place of (x, 1): the
+    larger, the more of the root is the mean, and the closer the rest comes to the root of Σ alone.
 
     Args:
         tokens: (B, N, C).
         weights: optional, (B, N), boolean or floating point.
+        constant: β.
 
     Reference: Wang, Li, Zhang, "G2DeNet: Global Gaussian Distribution Embedding Network", CVPR 2017.
 
@@ -147,7 +150,7 @@ def gaussian(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
         tensor([[[5.0000, 2.0000],
                  [2.0000, 1.0000]]])
     """
-    rows, scale = scaled_gaussian(tokens, weights)
+    rows, scale = scaled_gaussian(tokens, weights, constant)
     return with_roots(rows * scale[:, None, None], weights)
 
 
@@ -264,12 +267,18 @@ class Covariance(Moment):
         return scaled_covariance(tokens, weights)
 
 
-@register("moment", "gaussian")
+@register("moment", "gaussian", "gaussian", "gaussian(constant=3)")
 class Gaussian(Moment):
-    """The Gaussian embedding, with one more channel: see `polycov.functional.gaussian`."""
+    """The Gaussian embedding, with one more channel: see `polycov.functional.gaussian`.
 
-    def __init__(self, channels: int) -> None:
+    Args:
+        channels: C.
+        constant: value of the channel that is added.
+    """
+
+    def __init__(self, channels: int, *, constant: float = 1.0) -> None:
         super().__init__(channels + 1)
+        self.constant = finite_number("gaussian", "constant", constant, 1e-6, 1e6)
 
     def forward(self, tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        return scaled_gaussian(tokens, weights)
+        return scaled_gaussian(tokens, weights, self.constant)
