@@ -46,7 +46,7 @@ def test_features_side_by_side_print_back_with_all_their_stages() -> None:
         (
             "covariance | sqrt(5) | tensorsketch(64)",
             "Unknown vector 'tensorsketch' in 'covariance . sqrt.5. . tensorsketch.64.'. Did you mean "
-            "'tensor_sketch'. Known: count_sketch, flatten, random_maclaurin, tensor_sketch, triu.",
+            "'tensor_sketch'. Known: count_sketch, flatten, random_maclaurin, rotated, tensor_sketch, triu.",
         ),
         ("covariance | triu | sqrt(5)", "Expected a function, got the vector 'triu'"),
         ("average | triu", "Expected a post, got the vector 'triu'"),
