@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 DEMO := average gem isqrt-cov fewer-channels monet-2-ts ipccp-ts ipccp-rm ipccp-cs ipccp-fit mean-cov mean-cov-fit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-fast test-oldest bench lint format install clean
+.PHONY: help demo tour test test-fast test-oldest fuzz bench lint format install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -29,6 +29,9 @@ test-oldest: ## the tests with the oldest versions that pyproject.toml promises 
 	.venv-oldest/bin/python -m pip install --quiet --upgrade pip
 	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[train,export,search,sklearn,data]' --group test
 	.venv-oldest/bin/python -m pytest -n auto -o filterwarnings=default
+
+fuzz: $(VENV)/.train  ## 100,000 random cases of every method against a reference in float64 (ten minutes; FUZZ="--cases 5000" for less)
+	$(BIN)/polycov bench --what fuzz --threads 1 --out runs/fuzz $(FUZZ)
 
 bench: $(VENV)/.train  ## measure time and memory against a plain iSQRT-COV (half an hour; BENCH="--what methods" for less)
 	$(BIN)/polycov bench $(or $(BENCH),--what methods dims growth routes step ideas)

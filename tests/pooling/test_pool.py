@@ -176,3 +176,10 @@ def test_weights_that_need_a_gradient_are_pooled_on_the_side_that_is_linear_in_t
     pool, x, w = polycov.SecondOrderPool(64, "covariance | sqrt(5) | triu"), torch.rand(2, 9, 64), torch.rand(2, 9)
     assert pool.plan(x, w).route == "gram"
     assert pool.plan(x, w.clone().requires_grad_()).route == "covariance"
+
+
+def test_a_feature_close_to_the_limit_of_its_dtype_is_finite() -> None:
+    pool = SecondOrderPool(4, "bilinear | identity | triu")
+    x = 0.95e19 * torch.eye(4).unsqueeze(0)  # the trace leaves the range of float32, its parts do not
+    assert pool(x).isfinite().all()
+    assert pool(x).max() == pytest.approx(0.9025e38)

@@ -115,3 +115,12 @@ def test_the_effective_number_of_tokens() -> None:
     assert effective_count(x, None).tolist() == [4.0]
     assert effective_count(x, w > 0).tolist() == [3.0]
     assert effective_count(x, w).item() == pytest.approx(16 / 6)
+
+
+def test_a_huge_token_of_weight_zero_does_not_matter() -> None:
+    pool = polycov.create_pool("covariance(shrinkage=ledoit_wolf) | sqrt(5) | triu", 2)
+    x = torch.rand(1, 4, 2, generator=torch.Generator().manual_seed(0))
+    weights = torch.tensor([[1.0, 0.5, 1.0, 0.0]])
+    expected = pool(x[:, :3], weights[:, :3])
+    x[0, 3] = 1e26
+    torch.testing.assert_close(pool(x, weights), expected)

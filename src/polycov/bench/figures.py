@@ -108,3 +108,48 @@ def _draw_curves(axis: Any, rows: list[Row]) -> None:
     axis.set_xlim(0, 1)
     axis.set_ylim(bottom=0)
     axis.grid(alpha=0.3)
+
+
+def gradients_figure(rows: list[Row], path: Path) -> Path:
+    """Draws the errors of gradients against the condition number: of the exact root, and of Newton–Schulz iterations.
+
+    Args:
+        rows: of `polycov.bench.gradients.gradients`.
+        path: of the figure.
+
+    Raises:
+        MissingDependencyError: if matplotlib is not installed.
+    """
+    figure = _figure(11, 6.4)
+    roots, iterated = figure.subplots(1, 2, sharey=True)
+    exact = [row for row in rows if row["iterations"] is None and row["group"] != "approximate"]
+    _draw_errors(roots, [row for row in exact if not row["method"].endswith("float64")])
+    _draw_errors(iterated, [row for row in rows if row["iterations"] is not None])
+    roots.set_title("gradient of the exact root, features in float32")
+    iterated.set_title("gradient of k Newton–Schulz iterations, features in float32")
+    roots.set_ylabel("relative error of the gradient, median")
+    write_file(path, partial(figure.savefig, format=path.suffix[1:]))
+    return path
+
+
+NOT_FINITE = 1e2  # where an error that is not finite is drawn
+
+
+def _draw_errors(axis: Any, rows: list[Row]) -> None:
+    """Draws one line per method: those of the library are solid, of the same colour as their counterpart."""
+    counts = list(dict.fromkeys(row["iterations"] for row in rows))
+    for i, name in enumerate(dict.fromkeys(row["method"] for row in rows)):
+        own = [row for row in rows if row["method"] == name]
+        ours = own[0]["group"] == "polycov"
+        colour = f"C{i if len(counts) == 1 else counts.index(own[0]['iterations'])}"
+        errors = [min(row["median_error"], NOT_FINITE) for row in own]
+        style = {"linestyle": "-" if ours else "--", "linewidth": 2.2 if ours else 1.2, "marker": "o", "ms": 3}
+        axis.plot([row["condition"] for row in own], errors, color=colour, label=name, **style)
+    axis.axhline(NOT_FINITE, color="0.6", linewidth=0.8)
+    axis.text(2, 1.3 * NOT_FINITE, "not finite, or above 100", fontsize=8, color="0.4")
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_ylim(1e-8, 1e3)
+    axis.set_xlabel("condition number of the covariance")
+    axis.grid(alpha=0.3)
+    axis.legend(fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2)

@@ -7,10 +7,11 @@ from typing import Literal
 import torch
 
 from polycov.bench import tables
-from polycov.bench.figures import faithfulness_figure, growth_figure
+from polycov.bench.figures import faithfulness_figure, gradients_figure, growth_figure
 from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROOTS, ROUTE_GRID, Row, Shape
+from polycov.commands import numerics
 from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
@@ -20,19 +21,21 @@ from polycov.system.devices import choose_device
 from polycov.system.environment import hardware
 from polycov.system.tables import Cell, Table
 
-What = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain", "faithfulness"]
+Times = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain"]
+What = Times | Literal["faithfulness", "fuzz", "gradients"]
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Measure time and memory of the methods against a plain iSQRT-COV, interleaved in one run."""
+    """Measure time and memory of the methods against a plain iSQRT-COV, interleaved in one run; or their errors."""
 
     what: tuple[What, ...] = ("methods",)
     """methods: times and memory. dims: does time depend on the dimension? growth: one size varied at a time, with
     figures. routes: is the cheapest route chosen? step: whole steps with real backbones, beside the paper's Table 3
     (needs timm). ideas: alternatives that were tried. roots: matrix functions beside the exact root, on real features
     (needs timm). explain: explanations beside a forward pass. faithfulness: what hiding the regions of maps does to the
-    score (needs --run)."""
+    score (needs --run). fuzz: random cases against a reference in float64. gradients: their errors by condition number,
+    beside formulas from elsewhere."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -73,6 +76,10 @@ class Bench:
     """With faithfulness: share of the area that is hidden per step."""
     hide: Hide = FaithfulnessOptions.hide
     """With faithfulness: hidden regions show the image blurred, or its mean colour."""
+    cases: int = 100_000
+    """With fuzz: number of cases."""
+    first: int = 0
+    """With fuzz: number of the first case; each number is always the same case."""
     out: Path = Path("benchmarks/results")
     """Folder for the CSV files and figures."""
 
@@ -262,6 +269,14 @@ def _faithfulness(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]
     return rows
 
 
+def _fuzz(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    return numerics.fuzz(terminal, options.first, options.cases)
+
+
+def _gradients(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    return numerics.gradients(terminal)
+
+
 RUNS = {
     "methods": _methods,
     "dims": _dims,
@@ -272,5 +287,7 @@ RUNS = {
     "roots": _roots,
     "explain": _explain,
     "faithfulness": _faithfulness,
+    "fuzz": _fuzz,
+    "gradients": _gradients,
 }
-FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure}
+FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure, "gradients": gradients_figure}

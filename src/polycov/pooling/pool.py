@@ -1,5 +1,6 @@
 """Pools: local features in, one vector per sample out."""
 
+import math
 from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import cast
@@ -285,4 +286,8 @@ class SecondOrderPool(Pool):
 
 
 def _scaled(vector: Tensor, scale: Tensor | None, power: float) -> Tensor:
-    return vector if scale is None or not power else vector * (scale**power).unsqueeze(-1).to(vector.dtype)
+    """Returns vector · scale^power, in steps: the power may leave the range of the dtype where the product does not."""
+    steps = 0 if scale is None else math.ceil(power)
+    for _ in range(steps):
+        vector = vector * (scale ** (power / steps)).unsqueeze(-1).to(vector.dtype)  # type: ignore[operator]
+    return vector

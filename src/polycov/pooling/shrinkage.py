@@ -75,6 +75,7 @@ def shrinkage_intensity(shrinkage: float | str, unit: Tensor, rows: Tensor, weig
     if shrinkage == "oas":
         return torch.where(spherical, 1.0, (distance + part + 1) / ((count + 1) * divisor)).clamp(max=1.0)
     squares = rows.square().sum(-1, keepdim=True)  # ‖x‖², (B, N, 1)
+    squares = squares.clamp(max=1e18)  # tokens that count are close to 1; one of weight 0 may be of any size
     trace = weigh(squares, weights).sum((1, 2))
     fourth = weigh(squares.square(), weights).sum((1, 2)) * count_tokens(rows, weights)
     excess = fourth / torch.where(trace == 0, 1.0, trace).square() - (distance + part)

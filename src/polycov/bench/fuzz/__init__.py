@@ -1,0 +1,1 @@
+"""Random cases against an independent reference in float64: shapes, dtypes, strides, masks, magnitudes, ranks, NaN."""
