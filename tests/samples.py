@@ -9,6 +9,7 @@ import polycov
 from polycov.pooling.cross_pool import CrossPool
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.functions.spectral import SpectralFunction
+from polycov.pooling.methods import reads_class_token
 from polycov.pooling.plan import Route
 from polycov.pooling.pool import Pool, SecondOrderPool
 
@@ -19,8 +20,10 @@ def method_specs() -> list[str]:
     """Every method of the literature, at a small dimension."""
     specs = []
     for name in polycov.list_methods():
+        if reads_class_token(name):  # with an order, and a suite of their own
+            continue
         method = polycov.get_method(name)
-        small = {"dim": 6, "width": 12}
+        small = {"dim": 6, "width": 12 if "fit" in name else 2}
         options = {key: small[key] for key in inspect.signature(method).parameters if key in small}
         specs.append(method(**options))
     return specs

@@ -49,6 +49,18 @@ def test_readme_lists_every_method(name: str) -> None:
     assert f"`{name}`" in README
 
 
+def test_the_claim_of_the_readme_is_that_of_the_registry_and_of_the_literature() -> None:
+    one, two = polycov.list_methods(), polycov.list_methods(inputs=2)
+    assert f"{len(one)} methods of one input and {len(two)} of two" in README
+    literature = (ROOT / "docs" / "literature.md").read_text(encoding="utf-8")
+    here, absent = literature.split("## What is not here, and why")
+    tables = [line for line in here.split("## What they are worth")[0].splitlines() if line.startswith("| `")]
+    assert {name for line in tables for name in re.findall(r"`([^`]+)`", line.split("|")[1])} == {*one, *two}
+    for name in ("GSoP", "TCPNet", "SPDNet", "NetVLAD"):
+        assert name in README
+        assert name in absent
+
+
 @pytest.mark.parametrize("stage", polycov.list_stages(), ids=lambda stage: stage.name)
 def test_readme_lists_every_stage_and_each_has_a_summary(stage: Stage) -> None:
     assert re.search(rf"`{stage.name}\b", README)

@@ -7,7 +7,8 @@ from polycov.explaining.shares import region_shares
 from polycov.pooling.methods import create_pool, list_methods, method_options
 from polycov.pooling.pool import Pool
 
-UNEXPLAINED = ["taylor-sqrt", "pade-sqrt", "deep-bdc", "isice", "log-cholesky"]
+UNEXPLAINED = ["taylor-sqrt", "pade-sqrt", "deep-bdc", "isice", "log-cholesky", "moment-probing"]
+UNEXPLAINED += ["class-token", "class-token-mean"]
 SPECS = [
     *[name for name in list_methods() if name not in UNEXPLAINED],
     "gaussian | log(16) | tensor_sketch(20, learnable=True)",

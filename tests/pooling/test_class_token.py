@@ -34,7 +34,36 @@ def test_a_class_token_that_is_not_there_is_reported() -> None:
         polycov.create_pool("class_token", 4, prefix_tokens=-1)
 
 
+@pytest.mark.parametrize("prefix", [1, 3])
+def test_class_token_and_mean_stand_side_by_side(prefix: int) -> None:
+    x = features(2, 12)
+    mask = torch.arange(12) < torch.tensor([[12], [7]])
+    pool = polycov.create_pool("class-token-mean", 4, prefix_tokens=prefix)
+    for count, found in ((12, pool(x)[1]), (7, pool(x, mask)[1])):
+        expected = [*x[1, 0].tolist(), *(sum(column) / len(column) for column in x[1, prefix:count].mT.tolist())]
+        assert found.tolist() == pytest.approx(expected, rel=1e-12)
+    soft = torch.rand(2, 12, dtype=torch.float64) + 0.1
+    means = (x[:, prefix:] * soft[:, prefix:, None]).sum(1) / soft[:, prefix:].sum(1, keepdim=True)
+    torch.testing.assert_close(pool(x, soft), torch.cat([x[:, 0], means], 1))
+
+
+@pytest.mark.parametrize("method", ["class-token", "class-token-mean"])
+def test_class_tokens_keep_the_contract_of_pools(method: str) -> None:
+    x = features(3, 9).requires_grad_()
+    pool = polycov.create_pool(method, 4, prefix_tokens=2)
+    assert torch.autograd.gradcheck(pool, x)
+    singles = torch.cat([pool(x[i : i + 1]) for i in range(3)])
+    torch.testing.assert_close(singles, pool(x))
+    vectorised = torch.func.vmap(lambda one: pool(one[None])[0])(x.detach())
+    torch.testing.assert_close(vectorised, pool(x).detach())
+    half = polycov.create_pool(method, 4, prefix_tokens=2)(x.detach().to(torch.bfloat16))
+    torch.testing.assert_close(half.double(), pool(x).detach(), rtol=1e-2, atol=1e-2)
+    with pytest.raises(polycov.NonFiniteError):
+        pool(x.detach() * torch.nan)
+
+
 def test_specs_say_whether_they_read_it() -> None:
     assert reads_class_token("class_token")
     assert reads_class_token("class_token | l2")
+    assert reads_class_token("class-token-mean")
     assert not reads_class_token("isqrt-cov")

@@ -42,9 +42,12 @@ def test_methods_have_the_specs_of_the_literature() -> None:
         "log-euclidean": "covariance | log(exact) | triu",
         "power-euclidean": "covariance | tangent(0.5) | triu",
         "log-cholesky": "covariance | log_cholesky(1e-06) | triu",
+        "moment-probing": "[average, self_cross(31, heads=3) | identity | flatten | l2]",
         "attentive-probe": "attentive_probe(8)",
         "efficient-probe": "efficient_probe(32)",
         "simpool": "simpool(2)",
+        "class-token": "class_token",
+        "class-token-mean": "[class_token, average]",
     }
     assert polycov.list_methods() == list(table)
     for name, spec in table.items():
@@ -109,7 +112,11 @@ def test_wrong_arguments_are_rejected_with_a_clear_message(call: Callable[[], ob
 
 def test_is_first_order_says_so_of_methods_and_specs() -> None:
     first = [name for name in polycov.list_methods() if is_first_order(name)]
-    assert first == ["average", "max", "gem", "attentive-probe", "efficient-probe", "simpool"]
+    assert first == [
+        *("average", "max", "gem", "attentive-probe", "efficient-probe", "simpool"),
+        "class-token",
+        "class-token-mean",
+    ]
     assert is_first_order("average | l2")
     assert not is_first_order("ipccp-ts", dim=None, iterations=3)
     with pytest.raises(polycov.SpecError, match="takes only dim, iterations, got width=3"):

@@ -90,8 +90,10 @@ def test_a_given_route_is_the_route_for_any_shape() -> None:
 def test_properties_of_the_methods(name: str) -> None:
     pool = polycov.create_pool(name, 4)
     assert isinstance(pool, Pool)
-    assert pool.first_order == (name in ("average", "max", "gem", "attentive-probe", "efficient-probe", "simpool"))
-    assert pool.needs_training == (name in ("attentive-probe", "efficient-probe")) == needs_training(name)
+    first_order = ("average", "max", "gem", "attentive-probe", "efficient-probe", "simpool", "class-token")
+    assert pool.first_order == (name in (*first_order, "class-token-mean"))
+    trained = ("attentive-probe", "efficient-probe", "moment-probing")
+    assert pool.needs_training == (name in trained) == needs_training(name)
     fitted = name in ("ipccp-fit", "mean-cov", "mean-cov-fit")
     assert pool.fittable == fitted
     assert pool.is_fitted == (not fitted)

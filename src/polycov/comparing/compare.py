@@ -10,7 +10,7 @@ import torch
 
 from polycov.comparing.comparison import Comparison, load_comparison
 from polycov.comparing.explanations import explain_gallery
-from polycov.comparing.grid import METHODS, Limits, Setting, first_order_pools, grid, grid_notes
+from polycov.comparing.grid import METHODS, OWN_METHODS, Limits, Setting, first_order_pools, grid, grid_notes
 from polycov.comparing.live import live_table
 from polycov.comparing.measure import ReducedFeatures, measure_frozen, measure_trained, pool_setting
 from polycov.comparing.options import CompareOptions
@@ -25,6 +25,7 @@ from polycov.comparing.study import stored_points
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
 from polycov.errors import PolycovError
+from polycov.pooling.methods import reads_class_token
 from polycov.progress import SILENT, Progress, Task, TasksOnly
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware, total_memory, versions
@@ -215,7 +216,13 @@ class ComparisonJob:
         """Features of all images, computed once; one process extracts, the others wait."""
         size, data = self.prepared.size, self.prepared.data.split(0)
         network = self.prepared.config.network
-        backbone = build_backbone(network, size)
+        class_token = self._require_class_token()
+        backbone = build_backbone(network, size, keep_prefix=class_token is not None)
+        if class_token is not None and not backbone.prefix_tokens:
+            raise PolycovError(
+                f"{class_token!r} reads a class token, and the backbone {backbone.name!r} gives none: use a "
+                "transformer that has one, with --stage last, or leave the method out."
+            )
         self._last = backbone.stage is None
         complete = None if self._last else build_backbone(replace(network, stage="last"), size)
         with self.folder.lock_features():
@@ -225,6 +232,8 @@ class ComparisonJob:
             wanted = self.options.store_channels
             if wanted is None and self.options.unseen_classes:
                 wanted = 0  # a stored basis would have seen classes that other seeds hold out
+            if wanted is None and class_token is not None:
+                wanted = 0  # the class token has all channels
             stored = reduced_channels(wanted, backbone, size, self.channels)
             extraction = Extraction(
                 backbone,
@@ -234,10 +243,22 @@ class ComparisonJob:
                 complete,
                 workers=self.options.runtime.workers,
                 device=choose_device(self.options.runtime.device),
+                class_token=class_token is not None,
                 progress=self.progress,
             )
             # First-order pools want all channels: of reduced features, what they give is stored beside.
             return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
+
+    def _require_class_token(self) -> str | None:
+        """The first method that reads a class token; None if there is none.
+
+        Raises:
+            PolycovError: if there is one, and local features are to be stored in fewer channels.
+        """
+        methods = [m for m in self.prepared.methods if m not in OWN_METHODS and reads_class_token(m)]
+        if methods and self.options.store_channels:
+            raise PolycovError(f"{methods[0]!r} reads a class token, which has all channels: use --store-channels 0.")
+        return methods[0] if methods else None
 
     def with_storage(self, comparison: Comparison) -> Comparison:
         """Measures the recommended feature in fewer bytes, unless that is done."""

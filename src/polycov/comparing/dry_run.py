@@ -19,7 +19,7 @@ from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import DEFAULT_CHANNELS
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
-from polycov.pooling.methods import create_pool, is_first_order, method_spec
+from polycov.pooling.methods import create_pool, is_first_order, method_spec, reads_class_token
 from polycov.pooling.spec import parse_spec
 from polycov.progress import SILENT, Progress, duration
 from polycov.system.devices import choose_device
@@ -122,7 +122,8 @@ def _probe_cost(
 def _pool_seconds(setting: Setting, backbone: Backbone, size: int, channels: int) -> float:
     method, dim = setting.pool
     width = backbone.num_features if is_first_order(method, dim=dim) else min(channels, backbone.num_features)
-    pool = create_pool(_without_projection(method, dim), setting.channels(width))
+    prefix = int(reads_class_token(method))
+    pool = create_pool(_without_projection(method, dim), setting.channels(width), prefix_tokens=prefix)
     return pooling_time(pool, backbone.locations(size), rounds=1) / 1e3
 
 

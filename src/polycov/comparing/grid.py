@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from polycov.errors import PolycovError
 from polycov.pooling.fitting import supported_size
-from polycov.pooling.methods import fitted_dim, is_first_order, list_methods, method_options, method_spec
+from polycov.pooling.methods import (
+    fitted_dim,
+    is_first_order,
+    list_methods,
+    method_options,
+    method_spec,
+    reads_class_token,
+)
 from polycov.pooling.spec import parse_spec
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
@@ -97,7 +104,7 @@ def check_methods(methods: Sequence[str]) -> list[str]:
 
 
 def first_order_pool(method: str) -> str | None:
-    """Returns the pool of local features that a first-order method begins with; None for other methods.
+    """Returns the pool of local features that a first-order method begins with; None for others, and side by side.
 
     Example:
         >>> first_order_pool("gem"), first_order_pool("average | l2"), first_order_pool("isqrt-cov")
@@ -106,7 +113,9 @@ def first_order_pool(method: str) -> str | None:
     if method in OWN_METHODS:
         return None
     spec = parse_spec(method_spec(method))
-    return str(spec.aggregation[0]) if spec.first_order else None
+    if not spec.first_order or spec.blocks or reads_class_token(method):
+        return None
+    return str(spec.aggregation[0])
 
 
 def first_order_pools(methods: Sequence[str]) -> list[str]:

@@ -17,12 +17,12 @@ from polycov.data.quantize import FeatureDtype
 from polycov.errors import PolycovError
 from polycov.models.head import DEFAULT_CHANNELS
 from polycov.pooling.kernel import kernel_error, uncompressed
-from polycov.pooling.methods import create_pool, is_first_order
+from polycov.pooling.methods import create_pool, is_first_order, reads_class_token
 from polycov.pooling.pool import Pool
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.training.config import Config
-from polycov.training.extraction import LAST, Extracted
+from polycov.training.extraction import CLASS_TOKEN, LAST, Extracted
 from polycov.training.probe import channel_components, pool_batches, pool_splits
 from polycov.training.run_folder import RunFolder
 from polycov.training.train import train
@@ -55,6 +55,18 @@ class ReducedFeatures:
         if store is None:
             return self.tokens(data, 0)
         return {split: torch.cat([*store.batches(data[split])]) for split in SPLITS}
+
+    def with_class_token(self, data: ImageData, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Returns tokens with the class token in front, (images, 1 + N, C), reduced as they are."""
+        store = self.vectors[CLASS_TOKEN]
+        result: dict[str, Tensor] = {}
+        for split in SPLITS:
+            first, channels = torch.cat([*store.batches(data[split])]), tokens[split].shape[-1]
+            if channels < first.shape[-1]:
+                mean, components = self._components(data, data.fingerprint())
+                first = (first - mean) @ components[:channels].mT
+            result[split] = torch.cat([first, tokens[split]], 1)
+        return result
 
     def pool_ms(self, pool: Pool, tokens: Mapping[str, Tensor], seconds: float) -> float:
         """Returns the milliseconds of pooling per image; measured again if tokens were pooled already."""
@@ -166,7 +178,10 @@ def pool_setting(
         tokens = reduced.first_order(data, setting.method)
     else:
         tokens = reduced.tokens(data, setting.channels(channels))
-    pool = create_pool(method, tokens["train"].shape[-1], dim=dim, seed=setting.seed)
+    prefix = int(reads_class_token(method))
+    if prefix:
+        tokens = reduced.with_class_token(data, tokens)
+    pool = create_pool(method, tokens["train"].shape[-1], dim=dim, seed=setting.seed, prefix_tokens=prefix)
     labels = {split: torch.tensor(list(data[split].labels)) for split in SPLITS}
     batches = {split: tokens[split].split(BATCH_SIZE) for split in SPLITS}
     fitted, features, seconds = pool_splits(pool, batches, labels, again=not unseen)
@@ -192,7 +207,8 @@ def _kernel_error(method: str, pool: Pool, compact: Tensor, tokens: Tensor) -> f
 
 def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
     """Returns the milliseconds of pooling per image, the best of several rounds, on random local features."""
-    tokens = torch.randn(BATCH_SIZE, locations, pool.channels, generator=torch.Generator().manual_seed(0))
+    count = locations + pool.prefix_tokens
+    tokens = torch.randn(BATCH_SIZE, count, pool.channels, generator=torch.Generator().manual_seed(0))
     times = []
     for _ in range(rounds):
         start = time.perf_counter()

@@ -15,7 +15,6 @@ from polycov.data.transforms import Preprocessing
 from polycov.data.unseen import fewest_seen_images, hold_out_classes
 from polycov.errors import PolycovError
 from polycov.models.backbones import input_size, load_plugin
-from polycov.pooling.methods import reads_class_token
 from polycov.progress import Progress
 from polycov.system.files import cache_folder
 from polycov.system.locks import wait_for_lock
@@ -119,15 +118,6 @@ class Prepared:
             raise PolycovError(f"The images of {self.options.data!r} changed since the comparison began.")
 
 
-def _require_no_class_token(method: str) -> None:
-    """Refuses a class token: the features that closed forms share have none."""
-    if reads_class_token(method):
-        raise PolycovError(
-            f"{method!r} reads a class token, which the local features of a closed form do not have: use polycov "
-            "compare --head train, or polycov train --probe."
-        )
-
-
 def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     """Reads the images, looks for unreadable ones, and opens the folder.
 
@@ -140,7 +130,6 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
         for method in methods:
             if method not in OWN_METHODS:
                 require_closed_form(method)
-                _require_no_class_token(method)
     if options.runtime.plugin is not None:
         load_plugin(options.runtime.plugin)
     cache = cache_folder(options.cache)

@@ -67,8 +67,11 @@ class CrossPool(Pool):
         vector = self.vector(self.function.rectangular(unit))
         if self.moment.heads == 1:
             return vector, size, self.function.degree
-        vector = vector * (size**self.function.degree).unsqueeze(-1).to(vector.dtype)
-        return vector.unflatten(0, (-1, self.moment.heads)).flatten(1), None, 0.0
+        heads = (-1, self.moment.heads)
+        scales = scale.unflatten(0, heads)  # the largest is kept apart, so that later stages see numbers close to 1
+        largest = scales.amax(1)
+        share = (norm.unflatten(0, heads) * (scales / largest.unsqueeze(1)).to(norm.dtype)) ** self.function.degree
+        return (vector.unflatten(0, heads) * share.unsqueeze(-1)).flatten(1), largest, self.function.degree
 
 
 class TwoInputPool(CrossPool):

@@ -68,17 +68,11 @@ def log_cholesky() -> str:
     return "covariance | log_cholesky | triu"
 
 
-SECOND_ORDER = (
-    taylor_sqrt,
-    pade_sqrt,
-    svd_pade,
-    dropcov,
-    deep_bdc,
-    isice,
-    log_euclidean,
-    power_euclidean,
-    log_cholesky,
-)
+def moment_probing(width: int = 31, heads: int = 3) -> str:
+    """The mean and cross-covariances of learned reductions side by side. Gao, Wang, Lin, Zhu, Hu, Zhou, "Tuning
+    Pre-trained Model via Moment Probing", ICCV 2023.
+    """
+    return f"[average, self_cross({width}, heads={heads}) | identity | flatten | l2]"
 
 
 def attentive_probe(heads: int = 8) -> str:
@@ -103,4 +97,30 @@ def simpool(gamma: float = 2) -> str:
     return f"simpool({gamma})"
 
 
-FIRST_ORDER = (attentive_probe, efficient_probe, simpool)
+def class_token() -> str:
+    """The class token of a transformer. Dosovitskiy et al., "An Image is Worth 16x16 Words: Transformers for Image
+    Recognition at Scale", ICLR 2021.
+    """
+    return "class_token"
+
+
+def class_token_mean() -> str:
+    """Class token and mean of the other tokens side by side, as in the linear probes of DINOv2. Oquab et al., "DINOv2:
+    Learning Robust Visual Features without Supervision", TMLR 2024.
+    """
+    return "[class_token, average]"
+
+
+FIRST_ORDER = (attentive_probe, efficient_probe, simpool, class_token, class_token_mean)
+SECOND_ORDER = (
+    taylor_sqrt,
+    pade_sqrt,
+    svd_pade,
+    dropcov,
+    deep_bdc,
+    isice,
+    log_euclidean,
+    power_euclidean,
+    log_cholesky,
+    moment_probing,
+)

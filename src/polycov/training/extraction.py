@@ -30,6 +30,7 @@ LARGE = 2**20  # bytes per image; larger features are stored reduced unless aske
 STORED_CHANNELS = 256
 FEATURES_PER_CHANNEL = 100  # local features that a basis is fitted to
 LAST = "average of the last layer"
+CLASS_TOKEN = "class token"
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,8 @@ class Extracted:
 
     Attributes:
         local: local features.
-        vectors: one feature per image, as tokens (1, C), by the first-order pool that gave them, or ``LAST``.
+        vectors: one feature per image, as tokens (1, C), by the first-order pool that gave them, or ``LAST``, or
+            ``CLASS_TOKEN``.
     """
 
     local: FeatureStore
@@ -89,6 +91,8 @@ class Extraction:
         device: device to compute on.
         rank: rank of this process among those that share the work.
         world: the number of these processes.
+        class_token: whether to store the class token that the backbone keeps beside the local features, and not with
+            them.
         progress: receives messages and the number of images done.
     """
 
@@ -102,6 +106,7 @@ class Extraction:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
     world: int = 1
+    class_token: bool = False
     progress: Progress = SILENT
 
     def run(self, channels: int = 0, pools: Sequence[str] = ()) -> Extracted:
@@ -134,7 +139,7 @@ class Extraction:
 
     def _open(self, names: list[str], channels: int, pools: Sequence[str]) -> Extracted:
         size, progress = self.preprocessing.size, self.progress
-        shape = tuple(self.backbone(torch.zeros(1, 3, size, size, device=self.device)).shape[1:])
+        shape = tuple(self._local(torch.zeros(1, 3, size, size, device=self.device))[0].shape[1:])
         identity = self._identity(self.backbone)
         basis = self._basis(identity, math.prod(shape) // self.backbone.num_features, channels) if channels else None
         local = FeatureStore.open(self.cache, identity, names, shape, basis=basis, progress=progress)
@@ -144,6 +149,11 @@ class Extraction:
             )
             for pool in pools
         }
+        if self.class_token:
+            name = {**identity, "pool": "class_token"}
+            vectors[CLASS_TOKEN] = FeatureStore.open(
+                self.cache, name, names, (1, self.backbone.num_features), progress=progress
+            )
         if self.complete is not None:
             last = {**self._identity(self.complete), "pool": "average"}
             vectors[LAST] = FeatureStore.open(
@@ -153,7 +163,8 @@ class Extraction:
 
     def _identity(self, backbone: Backbone) -> dict[str, Any]:
         """What features depend on; a change of any is another folder."""
-        prefix = {"prefix_tokens": backbone.prefix_tokens} if backbone.prefix_tokens else {}
+        with_local = backbone.prefix_tokens and not self.class_token
+        prefix = {"prefix_tokens": backbone.prefix_tokens} if with_local else {}
         return prefix | {
             "backbone": backbone.name,
             "stage": backbone.stage,
@@ -187,7 +198,7 @@ class Extraction:
         description = f"principal components of {self.backbone.name}"
         with self.progress.task(description, len(samples)) as task:
             for images, indices in self._images(samples, range(len(samples))):
-                yield self.backbone(images).float().cpu()
+                yield self._local(images)[0].float().cpu()
                 task.advance(len(indices))
 
     def _images(self, samples: Samples, indices: Sequence[int]) -> Iterator[tuple[Tensor, list[int]]]:
@@ -208,10 +219,15 @@ class Extraction:
             for store in extracted.stores:
                 store.flush()
 
+    def _local(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Local features, and the class token, (B, 1, C), if it is stored beside them."""
+        local = self.backbone(images)
+        return (local[:, self.backbone.prefix_tokens :], [local[:, :1]]) if self.class_token else (local, [])
+
     def _features(self, images: Tensor, pools: list[Pool]) -> list[Tensor]:
         """What goes into each store, from one pass through the network."""
         if self.complete is None or self.backbone.stage is None:
-            local, last = self.backbone(images), []
+            local, last = self._local(images)
         else:
             local, final = self.complete.with_stage(images, self.backbone.stage)
             last = [average(maps_to_tokens(final))[:, None]]
