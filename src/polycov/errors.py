@@ -49,8 +49,8 @@ def quoted(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(map(repr, names[:count])) + (" …" if len(names) > count else "")
 
 
-def positive_int(stage: str, argument: str, value: object) -> int:
-    """Returns ``value`` as an int if it is an integer (also a NumPy one) from 1 to 2³¹ − 1.
+def positive_int(stage: str, argument: str, value: object, most: int = 2**31 - 1) -> int:
+    """Returns ``value`` as an int if it is an integer (also a NumPy one) from 1 to ``most``.
 
     Raises:
         PolycovError: otherwise.
@@ -59,8 +59,9 @@ def positive_int(stage: str, argument: str, value: object) -> int:
         integer = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         integer = 0
-    if not 1 <= integer < 2**31:
-        raise PolycovError(f"Expected {argument} of {stage} to be a positive integer, got {value!r}.")
+    if not 1 <= integer <= most:
+        limit = f" up to {most}" if integer > most else ""
+        raise PolycovError(f"Expected {argument} of {stage} to be a positive integer{limit}, got {value!r}.")
     return integer
 
 

@@ -74,7 +74,7 @@ MISTAKES = {
     "no free dim": (["train", "TREES", *TINY, "--pool", "isqrt-cov", "--dim", "9"], "'isqrt-cov' takes only"),
     "no weights": (["train", "TREES", "--weights", "none.pth"], "There is no weights file 'none.pth'"),
     "no stage": (["train", "TREES", *TINY, "--stage", "9"], "Expected a stage from 0 to"),
-    "small images": (["train", "TREES", *TINY, "--size", "4"], "from 8 to 16384"),
+    "small images": (["train", "TREES", *TINY, "--size", "4"], "from 8 to 4096"),
     "no epochs": (["train", "TREES", "--epochs", "0"], "Expected epochs to be at least 1, got 0"),
     "no device": (["train", "TREES", *TINY, "--device", "foo"], "The device 'foo' is not available"),
     "no plugin": (["train", "TREES", *TINY, "--plugin", "nowhere.py"], "nowhere.py"),

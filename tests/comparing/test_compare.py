@@ -305,7 +305,7 @@ def test_a_mistake_ends_in_one_sentence(trees: Path, tmp_path: Path, monkeypatch
     assert "1 of 9 images is unreadable: a/x.jpg" in fails("compare", "text")
     assert "Expected seeds to be at least 1" in fails("compare", trees, "--seeds", "0")
     assert "Expected channels to be at least 1" in fails("compare", trees, *flags(channels=-3))
-    assert "from 8 to 16384" in fails("compare", trees, *flags(size=0))
+    assert "from 8 to 4096" in fails("compare", trees, *flags(size=0))
     assert "is chosen on validation images" in fails("compare", trees, *flags(), "--val-fraction", "0")
     assert "GB, and this machine has" in fails("compare", trees, *flags(dims=(2000000000,)))
     alone = fails("compare", trees, *flags(methods=("fewer-channels",), dims=(4096,)))

@@ -74,9 +74,9 @@ def test_identity_is_plain_and_ignores_augmentation() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"size": 0}, "Expected size of images from 8 to 16384 pixels, got 0"),
+        ({"size": 0}, "Expected size of images from 8 to 4096 pixels, got 0"),
         ({"resize": 10}, "Expected resize of images from 16"),
-        ({"size": True}, "Expected size of images from 8 to 16384 pixels, got True"),
+        ({"size": True}, "Expected size of images from 8 to 4096 pixels, got True"),
         ({"crop": "centre"}, "Unknown crop 'centre'.*Did you mean 'center'"),
         ({"interpolation": "cubic"}, "Unknown interpolation 'cubic'"),
         ({"std": (1.0, 0.0, 1.0)}, "three positive standard deviations"),

@@ -115,7 +115,7 @@ def test_the_skipped_images_are_on_disk_before_the_shard(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("polycov.inference.embedding_folder._fill", killed)
+    monkeypatch.setattr("polycov.inference.embedding_folder.fill_shard", killed)
     with pytest.raises(KeyboardInterrupt):
         embed(options, workers=0, broken="skip")
     assert [Path(name).name for name in EmbeddingFolder(tmp_path / "out").skipped()] == ["text.png"]

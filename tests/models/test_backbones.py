@@ -72,7 +72,7 @@ def test_mistakes_end_in_a_sentence() -> None:
     with pytest.raises(polycov.PolycovError, match="The weights of 'resnet18' are not available"):
         Backbone("resnet18", weights="timm")
     for size in (0, 4, -1):
-        with pytest.raises(polycov.PolycovError, match="from 8 to 16384"):
+        with pytest.raises(polycov.PolycovError, match="from 8 to 4096"):
             Backbone("vit_tiny_patch16_224", weights="none", size=size)
     with pytest.raises(polycov.PolycovError, match="Expected the name of a backbone or a module, got dict"):
         Backbone({"name": "resnet18"})  # type: ignore[arg-type]

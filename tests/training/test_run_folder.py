@@ -66,9 +66,10 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         folder.write_description({"config": {}})
     assert one.identity != other.identity
     one.write_description({"config": {"changed": True}})
-    one.save_checkpoint(model, optimizer, {"epoch": 2})  # type: ignore[arg-type]
+    position = {"epoch": 2, "step": 0, "sums": [0.5, 1.0, 2.0], "best": None, "seconds": 0.0}
+    one.save_checkpoint(model, optimizer, position)  # type: ignore[arg-type]
     one.save_best(model, 1)  # type: ignore[arg-type]
-    assert one.load_checkpoint(model, optimizer) == {"epoch": 2}  # type: ignore[arg-type]
+    assert one.load_checkpoint(model, optimizer) == position  # type: ignore[arg-type]
     one.load_best(model)  # type: ignore[arg-type]
     for name in ("checkpoint.safetensors", "best.safetensors"):
         (one.path / name).rename(other.path / name)

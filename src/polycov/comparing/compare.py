@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from polycov.comparing.comparison import Comparison, load_comparison
+from polycov.comparing.comparison_values import LocalFeatures
 from polycov.comparing.explanations import explain_gallery
 from polycov.comparing.grid import METHODS, OWN_METHODS, Limits, Setting, first_order_pools, grid, grid_notes
 from polycov.comparing.live import live_table
@@ -228,7 +229,7 @@ class ComparisonJob:
         with self.folder.lock_features():
             stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
             locations, channels = backbone.locations(size), backbone.num_features
-            self.folder.write_features({"stage": stage, "size": size, "locations": locations, "channels": channels})
+            self.folder.write_features(LocalFeatures(stage, size, locations, channels))
             wanted = self.options.store_channels
             if wanted is None and self.options.unseen_classes:
                 wanted = 0  # a stored basis would have seen classes that other seeds hold out

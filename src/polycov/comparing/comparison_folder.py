@@ -6,12 +6,15 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from polycov.comparing.comparison_values import Facts, Gallery, Judged, LocalFeatures, check_gallery
 from polycov.comparing.grid import Setting, SettingKey
 from polycov.comparing.records import Record
 from polycov.comparing.statistics import Scored
 from polycov.comparing.storage import StorageCurve
 from polycov.errors import PolycovError
-from polycov.system.json_files import append_json_lines, read_json, read_json_lines, write_json
+from polycov.progress import Progress
+from polycov.system.files import is_there
+from polycov.system.json_files import append_json_lines, read_json, read_json_lines, read_object, write_json
 from polycov.system.locks import try_lock, wait_for_lock
 from polycov.system.structure import structure, to_plain
 
@@ -72,12 +75,20 @@ class ComparisonFolder:
             PolycovError: if the folder is not a comparison, or of another version.
         """
         config = read_json(self._config) if self._config.is_file() else None
-        if not isinstance(config, dict) or "identity" not in config:
-            raise PolycovError(f"{str(self.path)!r} is not a comparison.")
+        if not isinstance(config, dict) or not isinstance(config.get("identity"), dict):
+            raise PolycovError(f"{str(self.path)!r} is not a comparison: see its {self._config.name}.")
         if config.get("format") != FORMAT:
             version = config.get("format", 1)
             raise PolycovError(f"The comparison {str(self.path)!r} has format {version!r}; expected {FORMAT}.")
         return config
+
+    def facts(self) -> Facts:
+        """Returns what a report says of the comparison.
+
+        Raises:
+            PolycovError: if the folder is not a comparison, or ``config.json`` is damaged.
+        """
+        return structure(Facts, self.config(), repr(str(self._config)))
 
     # Records
 
@@ -112,10 +123,20 @@ class ComparisonFolder:
 
         Older comparisons list the validation images alone; their test images are the same for all seeds.
         """
-        found = {int(path.stem): read_json(path) for path in sorted((self.path / "splits").glob("*.json"))}
+        paths = [path for path in sorted((self.path / "splits").glob("*.json")) if path.stem.isdecimal()]
+        found = {int(path.stem): self._judged(path) for path in paths}
         newer = [scored["test"] for scored in found.values() if isinstance(scored, dict)]
-        test = newer[0] if newer else list(range(self.config()["counts"]["test"]))
+        counts = structure(dict[str, int], self.config().get("counts", {}), repr(str(self._config)))
+        test = newer[0] if newer else list(range(counts.get("test", 0)))
         return {seed: {"val": s, "test": test} if isinstance(s, list) else s for seed, s in found.items()}
+
+    @staticmethod
+    def _judged(path: Path) -> Scored | list[int]:
+        value, where = read_json(path), repr(str(path))
+        if isinstance(value, list):
+            return structure(list[int], value, where)
+        judged = structure(Judged, value, where)
+        return {"val": judged.val, "test": judged.test}
 
     def lock(self, setting: Setting) -> AbstractContextManager[bool]:
         """Tries to lock a setting; yields whether it was free."""
@@ -133,13 +154,15 @@ class ComparisonFolder:
         """Waits for the lock of the feature extraction."""
         return wait_for_lock(self.path / "features.lock")
 
-    def write_features(self, facts: dict[str, Any]) -> None:
+    def write_features(self, facts: LocalFeatures) -> None:
         """Records facts about the local features."""
-        write_json(self._features, facts)
+        write_json(self._features, to_plain(facts))
 
-    def features(self) -> dict[str, Any]:
-        """Returns facts about the local features; empty if none were extracted."""
-        return read_json(self._features) if self._features.is_file() else {}
+    def features(self) -> LocalFeatures | None:
+        """Returns facts about the local features; None if none were extracted."""
+        if not is_there(self._features):
+            return None
+        return structure(LocalFeatures, read_object(self._features), repr(str(self._features)))
 
     def write_storage(self, curve: StorageCurve) -> None:
         """Keeps what the recommended feature is worth in fewer bytes."""
@@ -147,22 +170,37 @@ class ComparisonFolder:
 
     def storage(self) -> StorageCurve | None:
         """Returns what the recommended feature is worth in fewer bytes, if it was measured."""
-        if not self._storage.is_file():
+        if not is_there(self._storage):
             return None
-        return structure(StorageCurve, read_json(self._storage), repr(str(self._storage)))
+        return structure(StorageCurve, read_object(self._storage), repr(str(self._storage)))
 
-    def write_gallery(self, gallery: dict[str, Any]) -> None:
+    def write_gallery(self, gallery: Gallery) -> None:
         """Keeps images for the page."""
         write_json(self._gallery, gallery)
+
+    def drop_damaged(self, progress: Progress) -> None:
+        """Removes damaged files that a comparison computes again, and names them."""
+        for path, read in ((self._storage, self.storage), (self._gallery, self.gallery)):
+            try:
+                read()
+            except PolycovError as error:
+                progress.message(f"{str(path)!r} is computed again: {error}")
+                path.unlink(missing_ok=True)
 
     @property
     def explanations(self) -> Path:
         """The page that explains mistakes in the gallery; it need not exist."""
         return self.path / "explanations.html"
 
-    def gallery(self) -> dict[str, Any] | None:
-        """Returns images for the page, if there are any."""
-        return read_json(self._gallery) if self._gallery.is_file() else None
+    def gallery(self) -> Gallery | None:
+        """Returns images for the page, if there are any.
+
+        Raises:
+            PolycovError: if they are damaged, or an image is an address elsewhere.
+        """
+        if not is_there(self._gallery):
+            return None
+        return check_gallery(read_object(self._gallery), repr(str(self._gallery)))
 
 
 def default_path(name: str, identity: dict[str, Any]) -> Path:

@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+from polycov.comparing.comparison_values import Gallery
 from polycov.comparing.grid import Setting
 from polycov.comparing.measure import config_for
 from polycov.comparing.prepare import Prepared
@@ -22,7 +22,6 @@ from polycov.training.train import train
 
 NEIGHBOURS = 4
 ALONE = ("hardest", "predictions")
-Gallery = dict[str, Any]
 
 
 def explain_gallery(

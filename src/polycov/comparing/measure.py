@@ -238,6 +238,8 @@ def measure_trained(
     result = train(config, folder, resume=run.has_config, cache=cache, progress=progress)
     model = run.load().model
     predictions = run.predictions()
+    if any(len(predictions.get(split, ())) != len(data[split]) for split in ("val", "test")):
+        raise PolycovError(f"The predictions.json of {str(folder)!r} is not of these images. Remove the run.")
     correct = {
         split: torch.tensor(predictions[split]) == torch.tensor(list(data[split].labels)) for split in ("val", "test")
     }

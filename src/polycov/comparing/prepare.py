@@ -153,6 +153,7 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     judged = data if by_class is None or both else by_class
     folder = ComparisonFolder(options.out or default_path(first.name, identity))
     folder.open(identity, _facts(options, judged.split(0)))
+    folder.drop_damaged(progress)
     progress.message(f"comparison: {folder.path}")
     return Prepared(
         options, config, methods, dims, judged, by_class if both else None, fingerprint, size, folder, cache

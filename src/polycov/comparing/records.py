@@ -31,11 +31,16 @@ def unpack(text: str, count: int) -> Array:
     Raises:
         PolycovError: if there are not ``count`` of them.
     """
-    if text.startswith(FRACTIONS):
-        scores = np.frombuffer(base64.b64decode(text.removeprefix(FRACTIONS)), "<f4").astype(float)
-    else:
-        bits = np.frombuffer(base64.b64decode(text), np.uint8)
-        scores = np.unpackbits(bits, count=min(count, 8 * len(bits))).astype(float)
+    try:
+        content = base64.b64decode(text.removeprefix(FRACTIONS), validate=True)
+        if text.startswith(FRACTIONS):
+            scores = np.frombuffer(content, "<f4").astype(float)
+        else:
+            bits = np.unpackbits(np.frombuffer(content, np.uint8))
+            scores = bits[:count] if -(-count // 8) == len(content) else bits
+            scores = scores.astype(float)
+    except ValueError as error:
+        raise PolycovError(f"Expected scores in base 64: {error}.") from error
     if len(scores) != count:
         raise PolycovError(f"Expected the scores of {count} images or episodes, got {len(scores)}.")
     return scores

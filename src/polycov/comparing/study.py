@@ -2,7 +2,7 @@
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 
 from polycov.comparing.comparison_folder import ComparisonFolder
+from polycov.comparing.comparison_values import Facts, LocalFeatures
 from polycov.comparing.protocols.choose import make_protocol
 from polycov.comparing.protocols.protocol import Protocol
 from polycov.comparing.recommendation import Recommendation, recommend, size_in_words
-from polycov.comparing.records import Record
+from polycov.comparing.records import Record, unpack
 from polycov.comparing.statistics import (
     Difference,
     Point,
     PointKey,
+    Scored,
     against_uncompressed,
     points,
     standard_error,
@@ -84,36 +86,55 @@ def read_study(path: Path) -> Study:
         PolycovError: if the folder is not a comparison, or nothing is done.
     """
     folder = ComparisonFolder(path)
-    config, records = folder.config(), folder.records()
+    facts, records = folder.facts(), folder.records()
     if not records:
-        raise PolycovError(f"The comparison {str(path)!r} has no records yet.")
+        raise PolycovError(f"The comparison {str(path)!r} has no records in its records.jsonl yet.")
+    scored = folder.scored()
+    _check_scores(records, scored, path)
+    all_points, protocol = points(records), _protocol(facts, path)
+    recommendation = recommend(records, all_points, scored, protocol.score, protocol.unit)
+    train = [*facts.train, *recommendation.train_flags()] if recommendation and facts.train else []
+    return Study(
+        name=facts.data,
+        classes=len(facts.classes),
+        counts=facts.counts,
+        protocol=protocol,
+        unseen=facts.identity.unseen_classes,
+        records=records,
+        points=all_points,
+        differences=against_uncompressed(records, scored),
+        recommendation=recommendation,
+        stored=stored_points(folder.storage(), recommendation),
+        gallery=folder.gallery(),
+        facts=_facts(facts, folder.features(), records),
+        next_command=shlex.join(train),
+    )
+
+
+def _check_scores(records: Sequence[Record], scored: Mapping[int, Scored], path: Path) -> None:
+    """Refuses records whose scores are not those of the images that their seed judged."""
+    for record in records:
+        judged = scored.get(record.seed)
+        if judged is None:
+            raise PolycovError(f"The file 'splits/{record.seed}.json' of the comparison {str(path)!r} is missing.")
+        measured = record.measurement
+        try:
+            unpack(measured.val_correct, len(judged["val"]))
+            unpack(measured.test_correct, len(judged["test"]))
+            if measured.test_images != len(judged["test"]):
+                raise PolycovError(f"{measured.test_images} test images are not the {len(judged['test'])} judged.")
+        except PolycovError as error:
+            raise PolycovError(
+                f"In the records.jsonl of {str(path)!r}, {record.method!r} with seed {record.seed} does not fit "
+                f"'splits/{record.seed}.json': {error}"
+            ) from error
+
+
+def _protocol(facts: Facts, path: Path) -> Protocol:
     try:
-        scored, identity = folder.scored(), config["identity"]
-        if any(record.measurement.test_images != len(scored[record.seed]["test"]) for record in records):
-            raise PolycovError(f"The records of {str(path)!r} have different numbers of test images.")
-        all_points = points(records)
-        protocol = make_protocol(identity["head"], identity.get("protocol"))
-        recommendation = recommend(records, all_points, scored, protocol.score, protocol.unit)
-        train = [*config["train"], *recommendation.train_flags()] if recommendation and "train" in config else []
-        return Study(
-            name=config["data"],
-            classes=len(config["classes"]),
-            counts=config["counts"],
-            protocol=protocol,
-            unseen=identity.get("unseen_classes", 0.0),
-            records=records,
-            points=all_points,
-            differences=against_uncompressed(records, scored),
-            recommendation=recommendation,
-            stored=stored_points(folder.storage(), recommendation),
-            gallery=folder.gallery(),
-            facts=_facts(config, folder.features(), records),
-            next_command=shlex.join(train),
-        )
-    except (KeyError, TypeError, ValueError) as error:
-        if isinstance(error, PolycovError):
-            raise
-        raise PolycovError(f"The comparison {str(path)!r} is damaged: {type(error).__name__} {error}.") from error
+        return make_protocol(facts.identity.head, facts.identity.protocol)
+    except (PolycovError, TypeError) as error:  # an unknown option of the protocol
+        raise PolycovError(f"The config.json of {str(path)!r} is damaged: {error}") from error
 
 
 def stored_points(curve: StorageCurve | None, recommendation: Recommendation | None) -> list[Point]:
@@ -147,19 +168,19 @@ def stored_in_words(stored: Sequence[Point]) -> str:
     return f"{stored[0].method}: {', '.join(texts)}."
 
 
-def _facts(config: dict[str, Any], features: dict[str, Any], records: Sequence[Record]) -> list[tuple[str, str]]:
+def _facts(facts: Facts, features: LocalFeatures | None, records: Sequence[Record]) -> list[tuple[str, str]]:
     """What the page says about data, backbone, command, versions, hardware and time."""
-    network = config["identity"]["config"]["network"]
+    network = facts.identity.config.network
     where = ""
-    if features:
+    if features is not None:
         where = (
-            f", {features['stage']}: {features['locations']} locations of {features['channels']} channels in images of "
-            f"{features['size']} pixels"
+            f", {features.stage}: {features.locations} locations of {features.channels} channels in images of "
+            f"{features.size} pixels"
         )
     return [
-        ("data", f"{config['data']} ({'; '.join(config['notes'])})" if config["notes"] else config["data"]),
-        ("backbone", f"{network['backbone']}, weights {network['weights']}{where}"),
-        ("command", config.get("command", "")),
+        ("data", f"{facts.data} ({'; '.join(facts.notes)})" if facts.notes else facts.data),
+        ("backbone", f"{network.backbone}, weights {network.weights}{where}"),
+        ("command", facts.command),
         ("settings", f"{len(records)}, of {len({record.method for record in records})} methods"),
         ("time", f"{duration(sum(record.seconds for record in records))}, without extracting features"),
         ("hardware", "; ".join(dict.fromkeys(record.hardware for record in records))),

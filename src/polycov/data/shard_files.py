@@ -154,7 +154,7 @@ class ShardFiles:
         try:
             for row in read_json_lines(self._index):
                 checksums[int(row["shard"])] = int(row["crc32"])
-        except (PolycovError, KeyError, TypeError, ValueError):
+        except (PolycovError, KeyError, TypeError, ValueError, OverflowError):
             return checksums, True
         return checksums, False
 

@@ -61,6 +61,7 @@ def read_tars(root: Path) -> ImageData | None:
         PolycovError: if a tar cannot be read, or there are no images with classes.
     """
     shards = sorted(root.glob("*.tar")) if root.is_dir() else [root] if root.suffix == ".tar" else []
+    shards = [shard for shard in shards if shard.is_file()]  # not a pipe, which would never end
     if not shards:
         return None
     source = Tars(shards)
@@ -69,7 +70,8 @@ def read_tars(root: Path) -> ImageData | None:
     for index, shard in enumerate(shards):
         try:
             members = _read_members(source, index)
-        except (tarfile.TarError, ValueError, AttributeError, EOFError) as error:  # a damaged tar, or an invalid label
+        # A damaged tar, or an invalid label.
+        except (tarfile.TarError, ValueError, AttributeError, EOFError, OverflowError) as error:
             raise PolycovError(f"Cannot read the tar {str(shard)!r}: {error}.") from error
         labelled += [(_split_of(shard), item, label) for item, label in members if label]
         unlabelled += sum(not label for _, label in members)

@@ -17,6 +17,7 @@ from polycov.errors import PolycovError, known
 
 Crop = Literal["center", "random", "scale"]
 CROPS = get_args(Crop)
+LARGEST = 4096  # side of images; the activations of a network take some GB then
 FILTERS = {
     "nearest": Image.Resampling.NEAREST,
     "bilinear": Image.Resampling.BILINEAR,
@@ -53,8 +54,8 @@ class Preprocessing:
     def __post_init__(self) -> None:
         for name, least in (("size", 8), ("resize", self.size)):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= 16384:
-                raise PolycovError(f"Expected {name} of images from {least} to 16384 pixels, got {value!r}.")
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
+                raise PolycovError(f"Expected {name} of images from {least} to {LARGEST} pixels, got {value!r}.")
         if self.crop not in CROPS:
             raise PolycovError(f"Unknown crop {self.crop!r}. {known(self.crop, CROPS)}")
         if self.interpolation not in FILTERS:

@@ -19,7 +19,8 @@ from polycov.data.quantize import FeatureDtype, quantize
 from polycov.data.transforms import Preprocessing
 from polycov.data.walk import iterate_images
 from polycov.errors import PolycovError, quoted
-from polycov.inference.embedding_folder import Array, EmbeddingFolder, Shard, ShardFormat, shard_format
+from polycov.inference.embedding_folder import EmbeddingFolder
+from polycov.inference.embedding_shards import Array, Shard, ShardFormat, shard_format
 from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import PoolingHead
 from polycov.models.model import Model
@@ -192,7 +193,8 @@ def embed(
     embedder = make_embedder(chosen, device)
     folder = EmbeddingFolder(chosen.out)
     folder.prepare(_identity(chosen, kind, embedder), iterate_images(chosen.paths))
-    total = int(folder.manifest["images"])
+    folder.check_shards(progress)
+    total = folder.manifest.images
     shards = -(-total // chosen.shard_size)
     if all(folder.has_shard(i, kind) for i in range(shards)):
         progress.message(f"already complete: {folder.path}")

@@ -2,47 +2,61 @@
 
 import itertools
 import json
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-import torch
-
-from polycov.data.quantize import dequantize
-from polycov.errors import MissingDependencyError, PolycovError
-from polycov.system.files import write_file
-from polycov.system.json_files import read_json, read_json_lines, write_json, write_json_lines
+from polycov.data.quantize import FeatureDtype
+from polycov.errors import PolycovError
+from polycov.inference.embedding_shards import Shard, ShardFormat, fill_shard, read_shard
+from polycov.progress import Progress
+from polycov.system.files import is_there, open_to_read, write_file
+from polycov.system.json_files import read_json_lines, read_object, write_json, write_json_lines
 from polycov.system.locks import try_lock, wait_for_lock
+from polycov.system.structure import Structured, structure
 
-ShardFormat = Literal["parquet", "npz"]
-Array = np.ndarray[Any, Any]
 FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Shard:
-    """Features of consecutive images.
+class Manifest(Structured):
+    """What an embedding was made from.
 
     Attributes:
-        names: names of the images.
-        features: (images, D), as stored.
-        scales: (images,) for int8, by which features are multiplied; None otherwise.
+        format_version: of the folder.
+        model: digest of all weights that the features depend on.
+        spec: of the pool.
+        dimensions: of a feature.
+        preprocessing: of the images.
+        paths: of images and folders.
+        working_folder: that relative paths begin in.
+        shard_size: images per shard.
+        format: of the shards.
+        dtype: of the features.
+        images: how many are listed.
     """
 
-    names: list[str]
-    features: Array
-    scales: Array | None = None
+    format_version: int
+    model: str
+    spec: str
+    dimensions: int
+    preprocessing: dict[str, Any]
+    paths: list[str]
+    working_folder: str | None
+    shard_size: int
+    format: ShardFormat
+    dtype: FeatureDtype
+    images: int
 
-    def values(self) -> Array:
-        """Returns the features in float32, (images, D)."""
-        scales = None if self.scales is None else torch.from_numpy(np.array(self.scales))
-        result: Array = dequantize(torch.from_numpy(np.array(self.features)), scales).numpy()
-        return result
+
+@dataclass(frozen=True)
+class Skipped(Structured):
+    """An image that could not be read."""
+
+    image: str
+    reason: str
 
 
 class EmbeddingFolder:
@@ -73,12 +87,13 @@ class EmbeddingFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         wanted = {"format_version": FORMAT, **json.loads(json.dumps(identity))}
         with wait_for_lock(self.path / "_list.lock"):
-            if not self._manifest.is_file():
+            if not is_there(self._manifest):
                 count = self._list_images(images)
                 if not count:
                     raise PolycovError("There are no images to embed.")
                 write_json(self._manifest, wanted | {"images": count})
-            before = self._read_manifest()
+            self._read_manifest()
+            before = read_object(self._manifest)
             changed = [key for key in wanted if before.get(key) != wanted[key]]
             if changed:
                 key = changed[0]
@@ -100,33 +115,50 @@ class EmbeddingFolder:
         write_file(self._images, fill)
         return count
 
-    def _read_manifest(self) -> dict[str, Any]:
+    def _read_manifest(self) -> "Manifest":
         """What the folder was made from.
 
         Raises:
             PolycovError: if the folder is no embedding, or damaged.
         """
-        manifest = read_json(self._manifest)
-        version = manifest.get("format_version", 1) if isinstance(manifest, dict) else None
+        values = read_object(self._manifest)
+        version = values.get("format_version", 1)
         if version != FORMAT:
-            raise PolycovError(f"The embedding {str(self.path)!r} has format {version!r}; expected {FORMAT}.")
+            raise PolycovError(
+                f"The embedding {str(self.path)!r} has format {version!r} in its {self._manifest.name}; "
+                f"expected {FORMAT}."
+            )
+        manifest = structure(Manifest, values, repr(str(self._manifest)))
         if not self._images.is_file():
-            raise PolycovError(f"The image list of {str(self.path)!r} is missing. Choose another --out.")
-        with self._images.open(encoding="utf-8") as lines:
+            raise PolycovError(f"The image list {str(self._images)!r} is missing. Choose another --out.")
+        with open_to_read(self._images) as lines:
             listed = sum(1 for _ in lines)
-        if manifest.get("images") != listed:
-            raise PolycovError(f"The image list in {str(self.path)!r} is damaged. Choose another --out.")
+        if manifest.images != listed or manifest.shard_size < 1:
+            raise PolycovError(
+                f"The image list in {str(self._images)!r} is damaged: {listed} images, {manifest.images} expected. "
+                "Choose another --out."
+            )
         return manifest
 
     @property
-    def manifest(self) -> dict[str, Any]:
+    def manifest(self) -> "Manifest":
         """What the embedding was made from: model, spec, dimensions, format, shard size, number of images."""
         return self._read_manifest()
 
     def image_lists(self, shard_size: int) -> Iterator[list[str]]:
-        """Yields the images of one shard after another."""
-        with self._images.open(encoding="utf-8") as lines:
-            while names := [json.loads(line) for line in itertools.islice(lines, shard_size)]:
+        """Yields the images of one shard after another.
+
+        Raises:
+            PolycovError: if the list is damaged.
+        """
+        with open_to_read(self._images) as lines:
+            while some := list(itertools.islice(lines, shard_size)):
+                try:  # of their escapes, those that stand for bytes of a name
+                    names = [json.loads(line) for line in some]
+                except (ValueError, RecursionError) as error:
+                    raise PolycovError(f"The image list {str(self._images)!r} is damaged: {error}.") from error
+                if not all(isinstance(name, str) for name in names):
+                    raise PolycovError(f"The image list {str(self._images)!r} is damaged: not all are names.")
                 yield names
 
     def _shard(self, index: int, kind: str) -> Path:
@@ -134,6 +166,22 @@ class EmbeddingFolder:
 
     def _skipped(self, index: int) -> Path:
         return self.path / f"_skipped-{index:06d}.jsonl"
+
+    def check_shards(self, progress: Progress) -> None:
+        """Removes damaged shards and names them; they are made again."""
+        manifest = self._read_manifest()
+        kind, dimensions, dtype = manifest.format, manifest.dimensions, manifest.dtype
+        for index, names in enumerate(self.image_lists(manifest.shard_size)):
+            path = self._shard(index, kind)
+            if is_there(path):
+                try:
+                    skipped = {row.image for row in self._skipped_in(self._skipped(index))}
+                    problem = read_shard(path).problem([n for n in names if n not in skipped], dimensions, dtype)
+                except PolycovError as error:
+                    problem = str(error)
+                if problem:
+                    progress.message(f"{str(path)!r} is made again: {problem}")
+                    path.unlink(missing_ok=True)
 
     def has_shard(self, index: int, kind: ShardFormat) -> bool:
         """Whether a shard is complete."""
@@ -150,73 +198,18 @@ class EmbeddingFolder:
             write_json_lines(self._skipped(index), rows)
         else:
             self._skipped(index).unlink(missing_ok=True)
-        write_file(self._shard(index, kind), lambda temporary: _fill(temporary, kind, shard))
+        write_file(self._shard(index, kind), lambda temporary: fill_shard(temporary, kind, shard))
 
     def skipped(self) -> dict[str, str]:
         """Returns the images that could not be read, with the reasons."""
-        rows = (row for path in sorted(self.path.glob("_skipped-*.jsonl")) for row in read_json_lines(path))
-        return {row["image"]: row["reason"] for row in rows}
+        rows = (row for path in sorted(self.path.glob("_skipped-*.jsonl")) for row in self._skipped_in(path))
+        return {row.image: row.reason for row in rows}
+
+    @staticmethod
+    def _skipped_in(path: Path) -> list["Skipped"]:
+        return [structure(Skipped, row, repr(str(path))) for row in read_json_lines(path)]
 
     def shards(self) -> Iterator[Shard]:
         """Yields the shards in order, one at a time in memory."""
         for path in sorted(self.path.glob("part-*")):
-            yield _read(path)
-
-
-def _fill(path: Path, kind: ShardFormat, shard: Shard) -> None:
-    if kind == "npz":
-        arrays: dict[str, Any] = {"names": np.array(shard.names, dtype=str), "features": shard.features}
-        if shard.scales is not None:
-            arrays["scales"] = shard.scales
-        with path.open("wb") as file:
-            np.savez(file, **arrays)
-        return
-    pa, pq = _pyarrow()
-    column = pa.FixedSizeListArray.from_arrays(pa.array(shard.features.reshape(-1)), shard.features.shape[1])
-    texts = [os.fsencode(name).decode("utf-8", "replace") for name in shard.names]
-    table = {"name": pa.array(texts, pa.string()), "feature": column}
-    if shard.scales is not None:
-        table["scale"] = pa.array(shard.scales)
-    pq.write_table(pa.table(table), path)
-
-
-def _read(path: Path) -> Shard:
-    try:
-        if path.suffix == ".npz":
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                scales = arrays["scales"] if "scales" in arrays.files else None
-                return Shard(arrays["names"].tolist(), arrays["features"], scales)
-        _, pq = _pyarrow()
-        table = pq.read_table(path)
-        column = table["feature"].combine_chunks()
-        values = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), -1)
-        scales = table["scale"].to_numpy() if "scale" in table.column_names else None
-        return Shard(table["name"].to_pylist(), values, scales)
-    except MissingDependencyError:
-        raise
-    except Exception as error:  # whatever a damaged file makes its reader raise
-        raise PolycovError(f"Cannot read the shard {str(path)!r}: {error}") from error
-
-
-def shard_format(asked: Literal["auto", "parquet", "npz"]) -> ShardFormat:
-    """Returns the format of new shards: for "auto", Parquet if pyarrow is installed.
-
-    Raises:
-        MissingDependencyError: if Parquet is asked for and pyarrow is not installed.
-    """
-    if asked == "auto":
-        return "npz" if find_spec("pyarrow") is None else "parquet"
-    if asked == "parquet":
-        _pyarrow()
-    return asked
-
-
-def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Parquet needs pyarrow. Install it with: pip install 'polycov[data]', or use --format npz."
-        ) from error
-    return pyarrow, pyarrow.parquet
+            yield read_shard(path)

@@ -204,7 +204,7 @@ def evaluation_data(run: Run, data: str | None, split: str, exclude: Callable[[I
             val_seed=options.val_seed,
         )
         images = exclude(images)
-        if images.fingerprint() != run.data["fingerprint"]:
+        if images.fingerprint() != run.data.get("fingerprint"):
             images.notes.append("the data changed since the run: the splits may differ from those it was trained with")
         splits: dict[str, Samples] = {name: samples for name, samples in images.splits.items()}
     else:

@@ -4,14 +4,13 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
 from polycov.models.head import PoolingHead
 from polycov.models.model_folder import FORMAT
-from polycov.pooling.spec import parse_spec
 from polycov.system.environment import versions
 
 _RESULT = ("test_accuracy", "low", "high", "images")
@@ -62,18 +61,3 @@ def known_facts(description: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(description.get("license"), str):
         facts["license"] = description["license"]
     return facts
-
-
-def check_sizes(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
-    """Refuses a description whose model is larger than its tensors, before memory is allocated for it.
-
-    Raises:
-        PolycovError: with the number that is too large.
-    """
-    options = description["model"]
-    spec = parse_spec(options["pool"])
-    values = [value for stage in spec.stages for _, value in stage.arguments]
-    largest = max([64, *(tensor.numel() for tensor in tensors.values())])
-    for value in (*values, options["channels"], options["num_classes"]):
-        if isinstance(value, int) and not 0 <= value <= largest:
-            raise PolycovError(f"{value} is more than its tensors hold.")

@@ -14,7 +14,8 @@ from polycov.models.hub import ModelCard, ModelHubMixin, find_model_folder
 from polycov.data.transforms import Preprocessing
 from polycov.errors import MissingDependencyError, NonFiniteError, PolycovError, positive_int
 from polycov.models.backbones import Backbone
-from polycov.models.description import check_sizes, describe, known_facts
+from polycov.models.bounds import check_bounds
+from polycov.models.description import describe, known_facts
 from polycov.models.foreign import holds_reduction, load_foreign
 from polycov.models.head import DEFAULT_CHANNELS, PoolingHead, Reduction
 from polycov.models.model_card import model_card
@@ -201,7 +202,7 @@ class Model(PoolingHead, ModelHubMixin):
 def _rebuild(description: dict[str, Any], tensors: State) -> Model:
     """The model of a description, with random weights in the dtype of ``tensors``."""
     preprocessing = Preprocessing.from_dict(description["preprocessing"])
-    check_sizes(description, tensors)
+    check_bounds(description, tensors)
     model = create_model(**description["model"], weights="none")
     model.preprocessing, model.classes = preprocessing, description["classes"]
     model.about = known_facts(description)

@@ -1,6 +1,5 @@
 """ONNX files that polycov wrote, run by onnxruntime."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,8 @@ from torch import Tensor
 from polycov.data.transforms import Preprocessing
 from polycov.errors import MissingDependencyError, PolycovError
 from polycov.models.model import probabilities
+from polycov.system.json_files import parse_json
+from polycov.system.structure import structure
 
 METADATA_KEY = "polycov"
 INSTALL = "Install it with: pip install 'polycov[export]'"
@@ -41,10 +42,13 @@ class OnnxFile:
             self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
         except Exception as error:  # onnxruntime has an exception of its own for every way to fail
             raise PolycovError(f"Cannot read {str(path)!r}: {str(error).splitlines()[0]}") from error
-        self.input, self.output = self.session.get_inputs()[0], self.session.get_outputs()[0]
+        inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
+        if not inputs or not outputs:
+            raise PolycovError(f"Cannot use {str(path)!r}: it has no inputs or no outputs.")
+        self.input, self.output = inputs[0], outputs[0]
         metadata = self.session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
         try:
-            self.description: dict[str, Any] = json.loads(metadata) if metadata else {}
+            self.description: dict[str, Any] = structure(dict[str, Any], parse_json(metadata or "{}"), "it")
         except ValueError as error:
             raise PolycovError(f"The metadata of {str(path)!r} is damaged: {error}.") from error
 
@@ -84,12 +88,14 @@ class OnnxClassifier:
     def __init__(self, path: Path | str) -> None:
         self.file = OnnxFile(path)
         try:
-            self.classes: list[str] = self.file.description["classes"]
+            self.classes = structure(list[str], self.file.description["classes"], "the classes")
             self.preprocessing = Preprocessing.from_dict(self.file.description["preprocessing"])
-            if self.file.output.shape[-1] != len(self.classes):
+            if list(self.file.output.shape)[-1:] != [len(self.classes)]:
                 raise KeyError("classes")
         except (KeyError, TypeError) as error:
             raise PolycovError(f"{str(path)!r} has no class names: it is not a model that polycov exported.") from error
+        except PolycovError as error:
+            raise PolycovError(f"The metadata of {str(path)!r} is damaged: {error}") from error
 
     def predict(self, images: Tensor, *, mirror: bool = False) -> Tensor:
         """Returns the probabilities of the classes, (B, classes), as `polycov.models.model.Model.predict` does.

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from polycov.errors import MissingDependencyError, PolycovError
 from polycov.system.files import write_file
+from polycov.system.json_files import parse_json
 
 State = dict[str, Tensor]
 _NOTES = "polycov"  # the key of the notes in the metadata of a file
@@ -63,12 +64,17 @@ def _read(path: Path, with_tensors: bool) -> tuple[State, dict[str, Any]]:
         raise PolycovError(f"There is no file {str(path)!r}.")
     try:
         with safetensors.safe_open(path, framework="pt") as file:
-            notes = json.loads((file.metadata() or {})[_NOTES])
-            return {name: file.get_tensor(name) for name in file.keys() if with_tensors}, notes  # noqa: SIM118
-    except KeyError as error:
-        raise PolycovError(f"Cannot read {str(path)!r}: polycov did not write this file.") from error
-    except (safetensors.SafetensorError, ValueError) as error:
+            text = (file.metadata() or {}).get(_NOTES)
+            tensors = {name: file.get_tensor(name) for name in file.keys() if with_tensors}  # noqa: SIM118
+    except Exception as error:  # a damaged file makes its reader raise many kinds
         raise PolycovError(f"Cannot read {str(path)!r}: {error}.") from error
+    try:
+        notes = None if text is None else parse_json(text)
+    except ValueError as error:
+        raise PolycovError(f"Cannot read the notes in {str(path)!r}: {error}.") from error
+    if not isinstance(notes, dict):
+        raise PolycovError(f"Cannot read {str(path)!r}: polycov did not write this file.")
+    return tensors, notes
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

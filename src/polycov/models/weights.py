@@ -32,7 +32,11 @@ def read_weights(path: str | Path) -> State:
     for key in ("state_dict", "model"):
         if isinstance(loaded, dict) and isinstance(loaded.get(key), dict):
             loaded = loaded[key]
-    if not isinstance(loaded, dict) or not loaded or not all(isinstance(v, Tensor) for v in loaded.values()):
+    if (
+        not isinstance(loaded, dict)
+        or not loaded
+        or not all(isinstance(name, str) and isinstance(value, Tensor) for name, value in loaded.items())
+    ):
         raise PolycovError(f"Expected tensors by name in {str(path)!r}, got a {type(loaded).__name__} of other things.")
     return {name.removeprefix("module."): tensor for name, tensor in loaded.items()}
 

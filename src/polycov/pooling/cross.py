@@ -125,7 +125,7 @@ class SelfCross(CrossMoment):
     def __init__(
         self, channels: int, dim: int, *, heads: int = 1, statistic: str = "covariance", seed: int = 0
     ) -> None:
-        dim, heads = positive_int("self_cross", "dim", dim), positive_int("self_cross", "heads", heads)
+        dim, heads = positive_int("self_cross", "dim", dim, 2**16), positive_int("self_cross", "heads", heads, 2**16)
         super().__init__((dim, dim), heads, statistic)
         self.dim = dim
         generator = torch.Generator().manual_seed(seed)

@@ -19,6 +19,9 @@ from polycov.pooling.registry import Kind, Stage, get_stage
 Value = int | float | str | bool | None
 
 
+LONGEST = 10_000  # characters of a spec
+
+
 @dataclass(frozen=True)
 class StageSpec:
     """One stage of a spec: a registered stage with its arguments."""
@@ -108,6 +111,8 @@ def parse_spec(text: str) -> Spec:
     """
     if not isinstance(text, str) or not text.strip():
         raise SpecError(f"Expected a spec such as 'covariance | sqrt(5) | triu', got {text!r}.")
+    if len(text) > LONGEST:
+        raise SpecError(f"Expected a spec of at most {LONGEST} characters, got {len(text)}: {text[:40]!r} …")
     words = _split(text, "|", "[]")
     side_by_side = words[0].startswith("[")
     blocks = _parse_blocks(words[0], text) if side_by_side else ()

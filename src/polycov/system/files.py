@@ -74,6 +74,11 @@ def write_text(path: Path, text: str) -> None:
     write_file(path, lambda temporary: temporary.write_bytes(content))
 
 
+def is_there(path: Path) -> bool:
+    """Returns whether there is anything at a path: also a folder, a pipe or a broken link in place of a file."""
+    return os.path.lexists(path)
+
+
 def open_to_read(path: Path) -> BinaryIO:
     """Opens a regular file.
 

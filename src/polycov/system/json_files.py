@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from polycov.errors import PolycovError
-from polycov.system.files import name_file, open_to_append, open_to_read, write_text
+from polycov.system.files import is_there, name_file, open_to_append, open_to_read, write_text
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -103,7 +103,7 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         PolycovError: on a line that is not a JSON object.
     """
-    if not path.is_file():
+    if not is_there(path):
         return
     with open_to_read(path) as file:
         for line_number, line in enumerate(file, 1):

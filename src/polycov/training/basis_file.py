@@ -38,7 +38,7 @@ class BasisFile:
             tensors, notes = load_tensors(self.path)
             basis = ChannelBasis(tensors["mean"], tensors["components"], float(notes["share"]))
             return basis if basis.digest() == notes["digest"] else None
-        except (PolycovError, KeyError, TypeError, ValueError):
+        except (PolycovError, KeyError, TypeError, ValueError, RuntimeError):
             return None
 
     def save(self, basis: ChannelBasis) -> None:

@@ -72,7 +72,7 @@ def load_of_run(path: Path, identity: str | None) -> tuple[State, dict[str, Any]
         PolycovError: if the file is missing or damaged, or belongs to another run.
     """
     tensors, notes = load_tensors(path)
-    if not isinstance(notes, dict) or notes.get("run") != identity:
+    if notes.get("run") != identity:
         raise PolycovError(
             f"{str(path)!r} belongs to another run. Remove it to start this run again from its beginning."
         )

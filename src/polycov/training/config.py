@@ -12,6 +12,7 @@ from polycov.data.transforms import Crop
 from polycov.errors import PolycovError, known
 from polycov.models.head import Reduction
 from polycov.models.weights import OFFLINE_BACKBONE
+from polycov.system.files import open_to_read
 from polycov.system.structure import Structured, structure, to_plain
 
 
@@ -257,9 +258,11 @@ def read_toml(path: Path) -> dict[str, Any]:
     Raises:
         PolycovError: if it is missing or is not TOML.
     """
+    if not path.exists():
+        raise PolycovError(f"There is no recipe {str(path)!r}.")
+    with open_to_read(path) as file:
+        content = file.read()
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise PolycovError(f"There is no recipe {str(path)!r}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError) as error:
+        return tomllib.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:  # not TOML, not UTF-8, too many digits, nested too deeply
         raise PolycovError(f"Cannot read the recipe {str(path)!r}: {error}.") from error

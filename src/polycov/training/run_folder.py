@@ -18,13 +18,14 @@ from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
 from polycov.models.tensors import save_tensors
 from polycov.models.weights import load_exactly
-from polycov.system.files import remove_temporary_files
+from polycov.system.files import is_there, remove_temporary_files
 from polycov.system.json_files import append_json_lines as append_lines
-from polycov.system.json_files import read_json, read_json_lines, write_json, write_json_lines
+from polycov.system.json_files import read_json_lines, read_object, write_json, write_json_lines
 from polycov.system.locks import try_lock
 from polycov.system.structure import structure
 from polycov.training.checkpoint import load_checkpoint, load_of_run, save_checkpoint
 from polycov.training.config import Config
+from polycov.training.run_values import TESTED, Position, Predicted, Tested
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class RunFolder:
     @property
     def has_checkpoint(self) -> bool:
         """Whether there is a checkpoint to resume from."""
-        return self._checkpoint.is_file()
+        return is_there(self._checkpoint)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -150,8 +151,14 @@ class RunFolder:
         save_checkpoint(self._checkpoint, model, optimizer, state, self.identity)
 
     def load_checkpoint(self, model: Model, optimizer: Optimizer) -> dict[str, Any]:
-        """Restores the checkpoint, and returns the state of the training."""
-        return load_checkpoint(self._checkpoint, model, optimizer, self.identity)
+        """Restores the checkpoint, and returns the state of the training.
+
+        Raises:
+            PolycovError: if the checkpoint is damaged, belongs to another run, or does not fit.
+        """
+        state = load_checkpoint(self._checkpoint, model, optimizer, self.identity)
+        structure(Position, state, f"the checkpoint {str(self._checkpoint)!r}")
+        return state
 
     def save_best(self, model: Model, epoch: int) -> None:
         """Keeps the best weights so far."""
@@ -162,8 +169,17 @@ class RunFolder:
         load_exactly(model, load_of_run(self._best, self.identity)[0], f"The file {self._best.name!r}")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Returns the metrics: a row per epoch, and one for the test once the run is finished."""
-        return list(read_json_lines(self._metrics))
+        """Returns the metrics: a row per epoch, and one for the test once the run is finished.
+
+        Raises:
+            PolycovError: if the file is damaged.
+        """
+        rows = list(read_json_lines(self._metrics))
+        for line, row in enumerate(rows, 1):
+            if "test_accuracy" not in row and not isinstance(row.get("epoch"), int):
+                where = f"line {line} of {str(self._metrics)!r}"
+                raise PolycovError(f"Expected the number of an epoch in {where}, got {row.get('epoch')!r}.")
+        return rows
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Appends the metrics of an epoch."""
@@ -201,18 +217,27 @@ class RunFolder:
             path.unlink(missing_ok=True)
 
     def test_metrics(self) -> dict[str, Any] | None:
-        """Returns the metrics of the test; None before the run is finished."""
-        return next((row for row in self.metrics() if "test_accuracy" in row), None)
+        """Returns the metrics of the test; None before the run is finished.
+
+        Raises:
+            PolycovError: if they are damaged.
+        """
+        row = next((row for row in self.metrics() if "test_accuracy" in row), None)
+        if row is not None:
+            structure(Tested, {key: row.get(key) for key in TESTED}, f"the last line of {str(self._metrics)!r}")
+        return row
 
     def predictions(self) -> dict[str, list[int]]:
         """Returns the predicted classes of the validation and test images."""
-        classes: dict[str, list[int]] = read_json(self._predictions)
-        return {split: classes[split] for split in ("val", "test") if split in classes}
+        found = self._read_predictions()
+        return {split: classes for split in ("val", "test") if (classes := getattr(found, split)) is not None}
 
     def test_loss(self) -> list[float] | None:
         """Returns the cross-entropy of each test image; None for a run of an older version."""
-        losses: list[float] | None = read_json(self._predictions).get("test_loss")
-        return losses
+        return self._read_predictions().test_loss
+
+    def _read_predictions(self) -> Predicted:
+        return structure(Predicted, read_object(self._predictions), repr(str(self._predictions)))
 
     def load(self) -> Run:
         """Rebuilds the model of the finished run; nothing is downloaded.
@@ -228,7 +253,10 @@ class RunFolder:
         if not self.path.is_dir():
             raise PolycovError(f"There is no run {str(self.path)!r}.")
         model = Model.from_pretrained(self.path)
-        return Run(self.path, self.read_config(), model, self.read_description()["data"])
+        data = self.read_description().get("data")
+        if not isinstance(data, dict):
+            raise PolycovError(f"The config.json of {str(self.path)!r} does not describe its data.")
+        return Run(self.path, self.read_config(), model, data)
 
 
 def describe_data(data: ImageData) -> dict[str, Any]:

@@ -151,7 +151,7 @@ def _result(folder: RunFolder) -> TrainResult:
     metrics = folder.metrics()
     test = folder.test_metrics()
     if test is None:
-        raise PolycovError(f"The run {str(folder.path)!r} has no test metrics.")
+        raise PolycovError(f"The run {str(folder.path)!r} has no test metrics in its metrics.jsonl.")
     interval, val = (test["low"], test["high"]), test.get("val_accuracy")
     return TrainResult(folder.path, test["test_accuracy"], interval, val, test["images"], metrics)
 

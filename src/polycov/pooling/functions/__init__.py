@@ -18,6 +18,8 @@ from polycov.pooling.functions.spectral import SpectralLog, SpectralPower
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
+MOST = 1000  # iterations, or degree
+
 register("function", "polynomial", "polynomial(0.5, 1, -0.25)", "polynomial(0, 2, -1, 0.5, unit_trace=True)")(
     Polynomial
 )
@@ -60,7 +62,7 @@ def sqrt(method: int | str = 5, *, gradient: str = "own") -> MatrixFunction:
         raise PolycovError(f"Unknown gradient {gradient!r} of sqrt. {known(str(gradient), ['own', 'lyapunov'])}")
     if _exact("sqrt", method):
         return SpectralPower(0.5)  # its gradient solves the Lyapunov equation
-    iterations = positive_int("sqrt", "iterations", method)
+    iterations = positive_int("sqrt", "iterations", method, MOST)
     return LyapunovSqrt(iterations) if gradient == "lyapunov" else NewtonSchulzSqrt(iterations)
 
 
@@ -75,7 +77,7 @@ def power(exponent: float, method: int | str = "exact") -> MatrixFunction:
     p = finite_number("power", "exponent", exponent, 0, math.inf)
     if _exact("power", method):
         return SpectralPower(p)
-    return ChebyshevFunction(lambda x: x**p, positive_int("power", "degree", method), degree=p)
+    return ChebyshevFunction(lambda x: x**p, positive_int("power", "degree", method, MOST), degree=p)
 
 
 @register("function", "log", "log(exact)", "log(16)")
@@ -91,7 +93,7 @@ def log(method: int | str = "exact", *, floor: float | None = None) -> MatrixFun
     low = finite_number("log", "floor", (1e-6 if exact else 1e-3) if floor is None else floor, 0, 1)
     if exact:
         return SpectralLog(low)
-    return ChebyshevFunction(math.log, positive_int("log", "degree", method), low=low, logarithmic=True)
+    return ChebyshevFunction(math.log, positive_int("log", "degree", method, MOST), low=low, logarithmic=True)
 
 
 def matrix_sqrt(matrix: Tensor, method: int | str = 5) -> Tensor:

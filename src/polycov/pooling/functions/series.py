@@ -14,6 +14,8 @@ from polycov.pooling.functions.polynomial import count_products, polynomial
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
+MOST = 100  # of the degree and of the order
+
 
 def _frobenius(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Returns A / ‖A‖ and √‖A‖, (B, 1, 1), with the Frobenius norm; a zero matrix stays zero."""
@@ -39,7 +41,7 @@ def taylor_sqrt(matrix: Tensor, degree: int = 11) -> Tensor:
     """
     unit, size = _frobenius(matrix)
     coefficients = [1.0]
-    for k in range(1, positive_int("sqrt_taylor", "degree", degree) + 1):
+    for k in range(1, positive_int("sqrt_taylor", "degree", degree, MOST) + 1):
         coefficients.append(coefficients[-1] * (k - 1.5) / k)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return size * polynomial(eye - unit, coefficients)
@@ -62,7 +64,7 @@ def pade_sqrt(matrix: Tensor, order: int = 5) -> Tensor:
         >>> pade_sqrt(torch.tensor([[[4.0, 0.0], [0.0, 9.0]]]), 9).diagonal(dim1=1, dim2=2)
         tensor([[2., 3.]])
     """
-    n = 2 * positive_int("sqrt_pade", "order", order) + 1
+    n = 2 * positive_int("sqrt_pade", "order", order, MOST) + 1
     unit, size = _frobenius(matrix.double())
     numerator = polynomial(unit, [float(math.comb(n, i)) for i in range(0, n, 2)])
     denominator = polynomial(unit, [float(math.comb(n, i)) for i in range(1, n + 1, 2)])
@@ -92,7 +94,7 @@ class TaylorSqrt(_SeriesSqrt):
 
     def __init__(self, degree: int = 11) -> None:
         super().__init__()
-        self.order = positive_int("sqrt_taylor", "degree", degree)
+        self.order = positive_int("sqrt_taylor", "degree", degree, MOST)
         self.products = count_products(self.order)
 
     def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
@@ -111,7 +113,7 @@ class PadeSqrt(_SeriesSqrt):
 
     def __init__(self, order: int = 5) -> None:
         super().__init__()
-        self.order = positive_int("sqrt_pade", "order", order)
+        self.order = positive_int("sqrt_pade", "order", order, MOST)
 
     def forward(self, matrix: Tensor, root: Tensor, algorithm: Algorithm) -> Tensor:
         return with_lyapunov_gradient(matrix, partial(pade_sqrt, order=self.order))

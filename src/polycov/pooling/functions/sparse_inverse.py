@@ -75,7 +75,7 @@ class SparseInverse(MatrixFunction):
 
     def __init__(self, steps: int = 5, *, rate: float = 1.0, sparsity: float = 0.01) -> None:
         super().__init__()
-        self.steps = positive_int("sparse_inverse", "steps", steps)
+        self.steps = positive_int("sparse_inverse", "steps", steps, 1000)
         self.rate = finite_number("sparse_inverse", "rate", rate, 0, 1e6)
         self.sparsity = finite_number("sparse_inverse", "sparsity", sparsity, 0, 1e6)
         self.products = (self.steps + 1) * (count_products(INVERSE_ITERATIONS) + 1)

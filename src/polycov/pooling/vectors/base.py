@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 Channels = int | tuple[int, int]
+MOST_DIMENSIONS = 2**24  # of a feature: 64 MB in float32
 
 
 class Vector(nn.Module):

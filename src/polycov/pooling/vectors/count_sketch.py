@@ -5,7 +5,7 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.pooling.registry import register
-from polycov.pooling.vectors.base import Channels
+from polycov.pooling.vectors.base import MOST_DIMENSIONS, Channels
 from polycov.pooling.vectors.buckets import BucketMap, bucket_sum, random_signs
 from polycov.pooling.vectors.triangle import triu, upper_triangle
 
@@ -62,7 +62,7 @@ class CountSketch(BucketMap):
     signs: Tensor
 
     def __init__(self, channels: Channels, dim: int, *, seed: int = 0) -> None:
-        super().__init__(channels, positive_int("count_sketch", "dim", dim))
+        super().__init__(channels, positive_int("count_sketch", "dim", dim, MOST_DIMENSIONS))
         rows, columns = self.sides
         size = rows * (rows + 1) // 2 if self.symmetric else rows * columns
         generator = torch.Generator().manual_seed(seed)

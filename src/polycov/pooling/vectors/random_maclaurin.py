@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from polycov.errors import positive_int, true_or_false
 from polycov.pooling.registry import register
 from polycov.pooling.transforms import is_batched
-from polycov.pooling.vectors.base import Channels, Vector
+from polycov.pooling.vectors.base import MOST_DIMENSIONS, Channels, Vector
 from polycov.pooling.vectors.buckets import random_signs
 
 BLOCK = 512  # dimensions computed at a time, so that no (B, D, C) tensor is made
@@ -77,7 +77,7 @@ class RandomMaclaurin(Vector):
     weights: Tensor
 
     def __init__(self, channels: Channels, dim: int, *, learnable: bool = False, seed: int = 0) -> None:
-        super().__init__(channels, positive_int("random_maclaurin", "dim", dim))
+        super().__init__(channels, positive_int("random_maclaurin", "dim", dim, MOST_DIMENSIONS))
         generator = torch.Generator().manual_seed(seed)
         weights = random_signs(2, dim, max(self.sides), generator=generator)
         if true_or_false("random_maclaurin", "learnable", learnable):

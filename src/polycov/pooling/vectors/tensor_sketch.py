@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from polycov.errors import positive_int, true_or_false
 from polycov.pooling.registry import register
-from polycov.pooling.vectors.base import Channels
+from polycov.pooling.vectors.base import MOST_DIMENSIONS, Channels
 from polycov.pooling.vectors.buckets import BucketMap, bucket_sum, random_signs
 
 
@@ -86,7 +86,7 @@ class TensorSketch(BucketMap):
     signs: Tensor
 
     def __init__(self, channels: Channels, dim: int, *, learnable: bool = False, seed: int = 0) -> None:
-        super().__init__(channels, positive_int("tensor_sketch", "dim", dim))
+        super().__init__(channels, positive_int("tensor_sketch", "dim", dim, MOST_DIMENSIONS))
         generator = torch.Generator().manual_seed(seed)
         self.register_buffer("hashes", torch.randint(dim, (2, max(self.sides)), generator=generator, device="cpu"))
         signs = random_signs(2, max(self.sides), generator=generator)
