@@ -80,8 +80,18 @@ def _run(name: str, arguments: list[str]) -> None:
         sys.stderr.close()
     except OSError as error:  # no space left, no permission: the system's own words
         _stop(error)
+    except (MemoryError, RuntimeError) as error:
+        if not _out_of_memory(error):
+            raise
+        _stop(f"There is not enough memory: {str(error).partition(chr(10))[0] or 'something is too large'}")
     except KeyboardInterrupt as interruption:  # its text says how to resume
         _stop(f"stopped. {interruption}".rstrip(), INTERRUPTED)
+
+
+def _out_of_memory(error: Exception) -> bool:
+    """Whether memory could not be had; torch says so in words alone, or with an error of its own for a GPU."""
+    named = type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    return isinstance(error, MemoryError) or named
 
 
 def _stop(sentence: object, code: int = FAILED) -> NoReturn:

@@ -28,7 +28,7 @@ def check_bounds(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     numbers = [channels, classes, *_numbers(parse_spec(options["pool"]))]
     for number in numbers:
         if number * max(channels or WIDE, classes) > max(SMALL, 4 * total):
-            raise PolycovError(f"{number} is more than its tensors hold.")
+            raise PolycovError(f"{max(number, channels, classes)} is more than its tensors hold.")
     _check_network(options, tensors)
 
 
@@ -53,6 +53,8 @@ def _numbers(spec: Spec) -> list[int]:
 def _check_network(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
     """Makes the network without memory, and compares it with its tensors; an earlier stage has some of them."""
     name = options["backbone"]
+    if not isinstance(name, str):
+        return  # which is refused elsewhere
     check_registered(name)
     try:
         with torch.device("meta"):

@@ -63,9 +63,14 @@ def _read(path: Path, with_tensors: bool) -> tuple[State, dict[str, Any]]:
     if not path.is_file():
         raise PolycovError(f"There is no file {str(path)!r}.")
     try:
-        with safetensors.safe_open(path, framework="pt") as file:
-            text = (file.metadata() or {}).get(_NOTES)
-            tensors = {name: file.get_tensor(name) for name in file.keys() if with_tensors}  # noqa: SIM118
+        if not _is_utf8(path):  # which safetensors does not open
+            content = path.read_bytes()
+            header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+            text, tensors = header["__metadata__"][_NOTES], safetensors.torch.load(content)
+        else:
+            with safetensors.safe_open(path, framework="pt") as file:
+                text = (file.metadata() or {}).get(_NOTES)
+                tensors = {name: file.get_tensor(name) for name in file.keys() if with_tensors}  # noqa: SIM118
     except Exception as error:  # a damaged file makes its reader raise many kinds
         raise PolycovError(f"Cannot read {str(path)!r}: {error}.") from error
     try:
@@ -75,6 +80,13 @@ def _read(path: Path, with_tensors: bool) -> tuple[State, dict[str, Any]]:
     if not isinstance(notes, dict):
         raise PolycovError(f"Cannot read {str(path)!r}: polycov did not write this file.")
     return tensors, notes
+
+
+def _is_utf8(path: Path) -> bool:
+    try:
+        return bool(str(path).encode())
+    except UnicodeEncodeError:
+        return False
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
