@@ -2,8 +2,7 @@
 
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -115,22 +114,6 @@ TENSORS = BYTES | {
 }
 
 
-def wrong_values(value: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Yields names of damages, the place of a value in a JSON object, and what stands there instead."""
-    for key, inner in value.items():
-        for name, wrong in WRONG.items():
-            yield f"{prefix}{key}: {name}", (key,), wrong
-        if isinstance(inner, dict) and not prefix:
-            for name, place, wrong in wrong_values(inner, f"{key}."):
-                yield name, (key, *place), wrong
-
-
-def with_value(value: dict[str, Any], place: tuple[str, ...], wrong: Any) -> dict[str, Any]:
-    """Returns an object with another value in a place."""
-    key, *rest = place
-    return {**value, key: with_value(value[key], tuple(rest), wrong) if rest else wrong}
-
-
 def snapshot(folder: Path) -> dict[str, bytes | str]:
     """Returns the content of all files below a folder, without locks."""
     found: dict[str, bytes | str] = {}
@@ -140,11 +123,3 @@ def snapshot(folder: Path) -> dict[str, bytes | str]:
         elif path.is_file() and not path.name.endswith("lock"):
             found[str(path.relative_to(folder))] = path.read_bytes()
     return found
-
-
-def remove(path: Path) -> None:
-    """Removes a file or a folder."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)

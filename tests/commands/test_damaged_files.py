@@ -3,6 +3,7 @@
 Nothing else changes, and no exception leaves a command.
 """
 
+import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from command_line import COMPARE, FROZEN, PROBE, SMALL, run, succeed
-from damages import BYTES, CONTENT, FLIPS, JSON, LINES, LINKS, TENSORS, TEXTS, Damage, snapshot
+from damages import BYTES, CONTENT, FLIPS, JSON, LINES, LINKS, TENSORS, TEXTS, WRONG, Damage, snapshot
 from fake_images import write_data
 from polycov.inference.embedding_folder import EmbeddingFolder
 from polycov.training.run_folder import RunFolder
@@ -81,7 +82,7 @@ FILES = [
     Damaged("half", "best.safetensors", TENSORS, RESUME, late=True),
     Damaged("half", "metrics.jsonl", LINES, RESUME, harmless=("zeros", "garbage")),
     Damaged("cmp", "config.json", JSON, REPORT),
-    Damaged("cmp", "records.jsonl", JSON | LINES, REPORT),
+    Damaged("cmp", "records.jsonl", JSON | LINES, REPORT, harmless=("cut",)),  # as after a kill: one record less
     Damaged("cmp", "splits/0.json", JSON, REPORT),
     Damaged("cmp", "features.json", JSON, REPORT),
     Damaged("cmp", "storage.json", JSON, REPORT),
@@ -125,6 +126,23 @@ def test_a_damaged_file_is_named_or_made_again(
         assert path.name in text or place.says in text.strip()
         assert len(text.strip().splitlines()) == 1
         assert place.late or snapshot(folder) == before
+
+
+KEYS = ("format", "model", "classes", "preprocessing", "weights", "config", "data", "feature", "result", "license")
+
+
+@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_value_in_a_description_is_refused_or_not_needed(
+    house: Path, tmp_path: Path, key: str, wrong: str
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(house / "run", folder)
+    description = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(description | {key: WRONG[wrong]}))
+    code, text = run("predict", folder, house / "trees" / "test" / "ash" / "004.jpg")
+    assert code in (0, 2), text
+    assert code == 0 or "config.json" in text or "is not finished" in text
 
 
 def values(folder: Path) -> Any:

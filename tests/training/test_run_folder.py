@@ -29,8 +29,9 @@ def test_metrics_after_a_checkpoint_are_dropped(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for epoch in (1, 2, 3):
         folder.append_metrics({"epoch": epoch, "loss": 1 / epoch})
-    folder.append_metrics({"epoch": 3, "test_accuracy": 0.5})
-    assert folder.test_metrics() == {"epoch": 3, "test_accuracy": 0.5}
+    tested = {"epoch": 3, "test_accuracy": 0.5, "low": 0.4, "high": 0.6, "images": 9}
+    folder.append_metrics(tested)
+    assert folder.test_metrics() == tested
     folder.keep_metrics(up_to_epoch=2)
     assert [row["epoch"] for row in folder.metrics()] == [1, 2]
     assert folder.test_metrics() is None
