@@ -21,6 +21,7 @@ HARD = {
     "both": ORDINARY * torch.tensor([1e-20, 1e15])[:, None, None, None],
     "duplicated channels": ORDINARY[:, [0, 1, 0, 1]],
     "small spread": 1 + 1e-4 * ORDINARY,
+    "channels very far apart": ORDINARY * torch.tensor([1e-22, 1.0, 1e-24, 1e-20])[:, None, None],
     "channels far apart": ORDINARY * torch.tensor([1e-15, 1.0, 1e5, 1e10])[:, None, None],
 }
 OVERFLOWS = "polynomial(0.5, 1, -0.25)"  # C² of features of size 1e15 is not in the range of float32

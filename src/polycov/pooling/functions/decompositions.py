@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Returns the eigenvalues (B, C) and eigenvectors (B, C, C) of symmetric matrices (B, C, C).
+    """Returns the eigenvalues (B, C) and eigenvectors (B, C, C) of symmetric matrices (B, C, C) of trace 1 or so.
 
     The eigenvectors of a matrix with NaN or Inf are NaN; torch raises an error for the whole batch.
 
@@ -15,7 +15,8 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
         (tensor([2., 0.]), tensor([False,  True]))
     """
     finite = _finite(matrix)
-    values, vectors = torch.linalg.eigh(torch.where(finite, matrix, 0.0))
+    negligible = matrix.abs() < torch.finfo(matrix.dtype).eps ** 2.5  # on which LAPACK may not converge in float32
+    values, vectors = torch.linalg.eigh(torch.where(finite & ~negligible, matrix, 0.0))
     return values, torch.where(finite, vectors, torch.nan)
 
 
