@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 DEMO := average gem isqrt-cov fewer-channels monet-2-ts ipccp-ts ipccp-rm ipccp-cs ipccp-fit mean-cov mean-cov-fit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-fast test-oldest fuzz bench lint format install clean
+.PHONY: help demo tour test test-fast test-oldest fuzz kills bench lint format install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -32,6 +32,9 @@ test-oldest: ## the tests with the oldest versions that pyproject.toml promises 
 
 fuzz: $(VENV)/.train  ## 100,000 random cases of every method against a reference in float64 (ten minutes; FUZZ="--cases 5000" for less)
 	$(BIN)/polycov bench --what fuzz --threads 1 --out runs/fuzz $(FUZZ)
+
+kills: $(VENV)/.developer  ## kill every command at many moments, and compare what it resumes to (an hour; KILLS="--moments 5" for less)
+	cd tests && PYTHONPATH=. OMP_NUM_THREADS=1 ../$(BIN)/python -m kills.campaign $(KILLS)
 
 bench: $(VENV)/.train  ## measure time and memory against a plain iSQRT-COV (half an hour; BENCH="--what methods" for less)
 	$(BIN)/polycov bench $(or $(BENCH),--what methods dims growth routes step ideas)

@@ -253,6 +253,9 @@ def test_an_interrupted_prediction_keeps_what_it_has_and_what_was_there(
     out = capsys.readouterr().out
     assert f"cannot classify {asked[1]}: NaN" in out
     assert "2 of 9 images" in out
+    monkeypatch.undo()
+    main(arguments)
+    assert not (tmp_path / "p.partial.csv").exists()  # it is complete now
 
 
 def test_explain_writes_a_page_or_figures(

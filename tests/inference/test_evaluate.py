@@ -31,6 +31,18 @@ def test_the_evaluation_of_the_test_split_is_that_of_the_run(finished: Path, tmp
     assert sum(int(cell or 0) for row in matrix for cell in row[1:] if isinstance(cell, int)) == 9
 
 
+def test_the_confusions_of_many_classes_are_listed(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matrix = evaluate(finished, workers=0, out=tmp_path / "matrix").confusion_matrix
+    monkeypatch.setattr("polycov.inference.evaluate.MAX_COLUMNS", 2)
+    listed = evaluate(finished, workers=0, out=tmp_path / "list").confusion_matrix
+    names = matrix.columns[1:]
+    counted = {(row[0], name): count for row in matrix.rows for name, count in zip(names, row[1:], strict=True)}
+    assert listed.columns == ("class", "prediction", "images")
+    assert {(a, b): count for a, b, count in listed.rows} == {pair: n for pair, n in counted.items() if n}
+
+
 def test_options_may_come_as_a_dataclass(finished: Path, tmp_path: Path) -> None:
     options = EvaluateOptions(str(finished), split="val", out=tmp_path / "out")
     assert evaluate(options, workers=0).images == 3  # one of six training images per class

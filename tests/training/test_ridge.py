@@ -6,7 +6,7 @@ from sklearn.linear_model import Ridge as SklearnRidge
 from torch import nn
 
 from polycov.errors import PolycovError
-from polycov.training.ridge import STRENGTHS, _RidgePath, calibrate, fit_ridge
+from polycov.training.ridge import ROWS, STRENGTHS, _RidgePath, _squared_error, calibrate, fit_ridge
 
 
 def clusters(count: int, features: int, classes: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -79,3 +79,16 @@ def test_a_probe_needs_validation() -> None:
     x, y = clusters(20, 5, 2, seed=1)
     with pytest.raises(PolycovError, match="chooses its strength on validation"):
         fit_ridge(x, y, x[:0], y[:0], 2)
+
+
+def test_the_squared_error_is_that_to_the_indicators() -> None:
+    outputs = torch.randn(30, 7, dtype=torch.float64)
+    labels = torch.arange(30) % 7
+    naive = float((outputs - torch.eye(7, dtype=torch.float64)[labels]).square().mean())
+    assert _squared_error(outputs, labels) == pytest.approx(naive, rel=1e-12)
+
+
+def test_the_scale_of_many_images_is_computed_in_parts() -> None:
+    outputs = torch.randn(3 * ROWS + 5, 3, dtype=torch.float64)
+    labels = torch.distributions.Categorical(logits=2 * outputs).sample()
+    assert calibrate(outputs, labels) == pytest.approx(2.0, rel=0.15)

@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,7 @@ import torch
 from polycov.data.read import read_data
 from polycov.errors import PolycovError
 from polycov.training.run_folder import RunFolder, load_run
+from polycov.training.train import train
 
 
 def test_new_folders_never_coincide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +80,14 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
         other.load_checkpoint(model, optimizer)  # type: ignore[arg-type]
     with pytest.raises(PolycovError, match=r"^'.*best.safetensors' belongs to another run\. "):
         other.load_best(model)  # type: ignore[arg-type]
+
+
+def test_a_finished_run_is_tidied_when_a_kill_came_before_its_checkpoints_were_removed(
+    finished: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    for name in ("checkpoint.safetensors", "best.safetensors", "run.lock"):
+        (run / name).touch()
+    train(out=run, resume=True)
+    assert {path.name for path in run.iterdir()} == {path.name for path in finished.iterdir()}

@@ -22,7 +22,7 @@ from polycov.system.environment import hardware
 from polycov.system.tables import Cell, Table
 
 Times = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain"]
-What = Times | Literal["faithfulness", "fuzz", "gradients"]
+What = Times | Literal["faithfulness", "fuzz", "gradients", "load"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Bench:
     (needs timm). ideas: alternatives that were tried. roots: matrix functions beside the exact root, on real features
     (needs timm). explain: explanations beside a forward pass. faithfulness: what hiding the regions of maps does to the
     score (needs --run). fuzz: random cases against a reference in float64. gradients: their errors by condition number,
-    beside formulas from elsewhere."""
+    beside formulas from elsewhere. load: 100,000 images, 500,000 names, 5,000 classes (needs timm)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -80,6 +80,8 @@ class Bench:
     """With fuzz: number of cases."""
     first: int = 0
     """With fuzz: number of the first case; each number is always the same case."""
+    load: float = 1.0
+    """With load: share of the images, names and classes."""
     out: Path = Path("benchmarks/results")
     """Folder for the CSV files and figures."""
 
@@ -277,6 +279,18 @@ def _gradients(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     return numerics.gradients(terminal)
 
 
+def _load(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
+    from polycov.bench.load import load  # needs the extra train
+
+    rows = list(load(options.load))
+    cells = [
+        [cell if isinstance(cell, str) or cell is None else f"{cell:,.0f}" for cell in row.values()] for row in rows
+    ]
+    columns = ("what", "images", "seconds", "per second", "at the end", "MiB", "at the end")
+    terminal.table(Table(columns, cells, "load: rate and peak of memory, in the first tenth and at the end"))
+    return rows
+
+
 RUNS = {
     "methods": _methods,
     "dims": _dims,
@@ -289,5 +303,6 @@ RUNS = {
     "faithfulness": _faithfulness,
     "fuzz": _fuzz,
     "gradients": _gradients,
+    "load": _load,
 }
 FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure, "gradients": gradients_figure}

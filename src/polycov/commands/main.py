@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 from polycov.errors import MissingDependencyError, NonFiniteError, PolycovError, known
+from polycov.system.signals import exit_when_stuck, stop_on_signals, stop_with
 from polycov.system.text import printable
 
 COMMANDS = {
@@ -66,10 +67,13 @@ def _install_hint(name: str, missing: object) -> str:
 def _run(name: str, arguments: list[str]) -> None:
     """Runs a command; mistakes end in one sentence."""
     try:
-        module = importlib.import_module(f"polycov.commands.{name}")
-        _keep_freed_memory()
-        module.run(arguments)
-        _leave_process_group()
+        with stop_on_signals(), exit_when_stuck():
+            if "TORCHELASTIC_RUN_ID" in os.environ:  # of torchrun and accelerate launch
+                stop_with(parent=os.getppid())
+            module = importlib.import_module(f"polycov.commands.{name}")
+            _keep_freed_memory()
+            module.run(arguments)
+            _leave_process_group()
     except (MissingDependencyError, NonFiniteError) as error:
         _stop(error)
     except PolycovError as error:

@@ -11,6 +11,7 @@ from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
 from polycov.inference.predict import Prediction, image_files, predict, predictions_table
 from polycov.models.backbones import load_plugin
+from polycov.system.signals import uninterrupted
 from polycov.system.tables import Table
 
 
@@ -55,7 +56,8 @@ def run(arguments: list[str]) -> None:
         for prediction in predictions:
             done.append(prediction)
     finally:  # what was predicted before an interruption is not lost
-        _show([p for p in done if not p.problem], len(images), complete=len(done) == len(images), options=options)
+        with uninterrupted():
+            _show([p for p in done if not p.problem], len(images), complete=len(done) == len(images), options=options)
     failed = sum(bool(prediction.problem) for prediction in done)
     if failed:
         sys.exit(f"polycov: {failed} of {len(images)} images could not be classified.")
@@ -68,9 +70,12 @@ def _show(predictions: Sequence[Prediction], total: int, complete: bool, options
     if options.out is None:
         terminal.table(_readable(predictions, top))
         return
-    path = options.out if complete else options.out.with_suffix(f".partial{options.out.suffix}")
+    partial = options.out.with_suffix(f".partial{options.out.suffix}")
+    path = options.out if complete else partial
     path.parent.mkdir(parents=True, exist_ok=True)
     predictions_table(predictions, top).to_csv(path)
+    if complete:
+        partial.unlink(missing_ok=True)  # of an earlier run, which was interrupted
     terminal.write(f"written: {path}, {len(predictions)} of {total} images")
 
 

@@ -1,6 +1,5 @@
 """Comparing methods in one call: prepare, plan, execute."""
 
-import os
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from polycov.comparing.protocols.neighbours import RetrievalProtocol
 from polycov.comparing.protocols.protocol import FrozenProtocol, Pooled
 from polycov.comparing.records import Measurement, Record
 from polycov.comparing.report.gallery import make_gallery
-from polycov.comparing.schedule import StopRequest, helpers, outside_process_group
+from polycov.comparing.schedule import helpers, outside_process_group
 from polycov.comparing.storage import StorageCurve, measure_storage
 from polycov.comparing.study import stored_points
 from polycov.data.feature_store import FeatureStore
@@ -30,6 +29,7 @@ from polycov.pooling.methods import reads_class_token
 from polycov.progress import SILENT, Progress, Task, TasksOnly
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware, total_memory, versions
+from polycov.system.signals import StopRequest, stop_on_signals
 from polycov.training.assembly import preprocessing_for
 from polycov.training.config import replace_options
 from polycov.training.extraction import Extracted, Extraction, reduced_channels
@@ -58,14 +58,13 @@ def compare(
     if options.get("recipe") is not None:
         chosen = chosen.with_recipe(Path(options["recipe"]))
     chosen = replace_options(chosen, options)
-    with outside_process_group() as rank:
+    with stop_on_signals() as stop, outside_process_group() as rank:
         progress = progress if rank == 0 else Progress()
         prepared = prepare(chosen, progress)
         job = ComparisonJob(prepared, progress)
         job.plan()
-        stop = StopRequest()
         try:
-            with stop.listening(), helpers(chosen, prepared.folder.path, progress):
+            with helpers(chosen, prepared.folder.path, progress):
                 job.execute(stop)
         except KeyboardInterrupt as error:
             where = prepared.folder.path
@@ -138,21 +137,17 @@ class ComparisonJob:
                 f"machine has {available / 2**30:.0f}. Choose smaller --dims."
             )
 
-    def execute(self, stop: StopRequest, parent: int | None = None) -> None:
+    def execute(self, stop: StopRequest) -> None:
         """Measures settings until all of them are done, by this process or another.
 
         Args:
             stop: ends the work when a signal came.
-            parent: process that started this one; the work ends when it is gone.
         """
         with self.progress.task("settings", len(self.settings)) as task:
             while remaining := self._remaining(task):
                 measured = ""
                 for setting in remaining:
-                    if stop.received:
-                        raise KeyboardInterrupt
-                    if parent not in (None, os.getppid()):
-                        return
+                    stop.check()
                     with self.folder.lock(setting) as acquired:
                         if acquired and not self.folder.has_record(setting):
                             measured = self._measure(setting)

@@ -5,10 +5,9 @@ Subprocesses rather than multiprocessing, which would import the user's script a
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -53,15 +52,27 @@ def helpers(options: CompareOptions, folder: Path, progress: Progress) -> Iterat
         torch.set_num_threads(threads)
     try:
         yield
+        failed = [code for process in processes if (code := process.wait()) > 0]
     except BaseException:
-        for process in processes:
-            process.terminate()
+        _end(processes)
         raise
     finally:
-        failed = [code for process in processes if (code := process.wait()) > 0]
         torch.set_num_threads(before)
     if failed:
         progress.message(f"{len(failed)} of {len(processes)} helper processes failed; this one measured the rest.")
+
+
+def _end(processes: "list[subprocess.Popen[bytes]]", seconds: float = 1.0) -> None:
+    """Asks processes to stop, and kills those that do not at once: that loses no more than the settings in flight."""
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + seconds
+    for process in processes:
+        try:
+            process.wait(max(deadline - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _start_helper(options: CompareOptions, folder: Path, threads: int) -> "subprocess.Popen[bytes]":
@@ -70,30 +81,3 @@ def _start_helper(options: CompareOptions, folder: Path, threads: int) -> "subpr
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads)}
     command = [sys.executable, "-m", "polycov.comparing.helper", values, str(os.getpid())]
     return subprocess.Popen(command, env=environment, start_new_session=True)  # Ctrl-C is for this process alone
-
-
-class StopRequest:
-    """Turns Ctrl-C and SIGTERM into an exception, and remembers them in case the exception is swallowed.
-
-    Attributes:
-        received: whether one came.
-    """
-
-    def __init__(self) -> None:
-        self.received = False
-
-    def _handle(self, *_: object) -> None:
-        self.received = True
-        raise KeyboardInterrupt
-
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """Handles signals within the block; only in the main thread, the only one that may."""
-        main = threading.current_thread() is threading.main_thread()
-        signals = (signal.SIGINT, signal.SIGTERM) if main else ()
-        before = {signum: signal.signal(signum, self._handle) for signum in signals}
-        try:
-            yield
-        finally:
-            for signum, handler in before.items():
-                signal.signal(signum, handler)

@@ -5,6 +5,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -53,10 +54,15 @@ class Files:
     def stamp(self, item: str) -> str:
         """Folder, size and modification time."""
         try:
-            status = os.stat(self.root / item)
+            status = os.stat(os.path.join(self._resolved, item))
         except OSError:
             return "missing"
-        return f"{self.root.resolve()} {status.st_size} {status.st_mtime_ns}"
+        return f"{self._resolved} {status.st_size} {status.st_mtime_ns}"
+
+    @cached_property
+    def _resolved(self) -> str:
+        """The folder without links, looked up once: there may be a million images in it."""
+        return str(self.root.resolve())
 
 
 @dataclass(frozen=True)

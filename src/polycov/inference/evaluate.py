@@ -6,6 +6,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from polycov.data.broken import Broken, exclude_broken, find_broken
 from polycov.data.images import ImageData, Samples, join
 from polycov.data.read import read_data, read_splits
@@ -21,6 +23,8 @@ from polycov.training.config import RuntimeOptions, replace_options
 from polycov.training.predictions import Predictions, predict_split
 from polycov.training.run_folder import Run, load_run
 from polycov.training.train import make_accelerator
+
+MAX_COLUMNS = 1000  # of a confusion matrix; spreadsheets open few more
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ class Evaluation:
         classes: the result of each class.
         confusions: the most frequent mistakes.
         predictions: a table with a row per image.
-        confusion_matrix: a table with a row per class and a column per prediction.
+        confusion_matrix: a table with a row per class and a column per prediction; of more than 1,000 classes, with a
+            row per pair that occurs.
         folder: where it was written.
     """
 
@@ -250,18 +255,15 @@ def summarise(run: Run, data: ImageData, predictions: Predictions, options: Eval
     """Returns the evaluation that predictions amount to."""
     names, samples = run.classes, data["test"]
     pairs = Counter(zip(predictions.labels.tolist(), predictions.top[:, 0].tolist(), strict=True))
-    classes: list[ClassResult] = []
-    for i, name in enumerate(names):
-        mine = predictions.labels == i
-        if bool(mine.any()):
-            correct, count = int(predictions.correct[mine].sum()), int(mine.sum())
-            classes.append(ClassResult(name, count, correct, correct / count))
+    counts = torch.bincount(predictions.labels, minlength=len(names)).tolist()
+    correct = torch.bincount(predictions.labels[predictions.correct], minlength=len(names)).tolist()
+    results = zip(names, counts, correct, strict=True)
+    classes = [ClassResult(name, count, right, right / count) for name, count, right in results if count]
     mistakes = Counter({(names[a], names[b]): n for (a, b), n in pairs.items() if a != b})
     rows = [
         (samples.name(i), names[samples.labels[i]], names[int(best)], f"{float(probability):.4f}")
         for i, (best, probability) in enumerate(zip(predictions.top[:, 0], predictions.probability[:, 0], strict=True))
     ]
-    matrix: list[list[Cell]] = [[name, *(pairs[i, j] for j in range(len(names)))] for i, name in enumerate(names)]
     return Evaluation(
         run=str(options.run),
         data=data.name,
@@ -277,5 +279,14 @@ def summarise(run: Run, data: ImageData, predictions: Predictions, options: Eval
         classes=classes,
         confusions=[Confusion(a, b, n) for (a, b), n in mistakes.most_common(50)],
         predictions=Table(("image", "class", "prediction", "probability"), rows),
-        confusion_matrix=Table(("class \\ prediction", *names), matrix),
+        confusion_matrix=_confusion_matrix(names, pairs),
     )
+
+
+def _confusion_matrix(names: list[str], pairs: "Counter[tuple[int, int]]") -> Table:
+    """A row per class and a column per prediction; of many classes, a row per pair that occurs."""
+    if len(names) > MAX_COLUMNS:
+        listed: list[list[Cell]] = [[names[a], names[b], count] for (a, b), count in sorted(pairs.items())]
+        return Table(("class", "prediction", "images"), listed)
+    rows: list[list[Cell]] = [[name, *(pairs[i, j] for j in range(len(names)))] for i, name in enumerate(names)]
+    return Table(("class \\ prediction", *names), rows)

@@ -17,6 +17,7 @@ from polycov.data.loading import epoch_order, seed_from
 from polycov.errors import NonFiniteError, PolycovError
 from polycov.models.model import Model
 from polycov.progress import SILENT, Progress, Task
+from polycov.system.signals import uninterrupted
 from polycov.training.batch_norm import SynchronizedBatchNorm
 from polycov.training.batches import BatchSource, Index
 from polycov.training.config import TrainOptions
@@ -69,6 +70,7 @@ class Trainer:
         self.state: dict[str, Any] = {"epoch": 0, "step": 0, "sums": [0.0, 0.0, 0.0], "best": None, "seconds": 0.0}
         self.steps = len(self.samples) // self.batch_size
         self.last_save = time.monotonic()
+        self._buffers: list[tuple[Tensor, Tensor]] = []  # within a step: buffers, and their values before it
 
     def resume(self) -> None:
         """Returns to the last checkpoint, if there is one, and drops metrics recorded after it."""
@@ -83,6 +85,8 @@ class Trainer:
     def train(self) -> None:
         """Trains to the end, and leaves the weights to keep in the model.
 
+        An interruption saves a checkpoint of the last complete step.
+
         Raises:
             NonFiniteError: if a loss or a gradient is not finite; the last checkpoint is from before.
         """
@@ -91,8 +95,7 @@ class Trainer:
         total = options.epochs * self.steps
         with self.progress.task("training", total) as task, torch.random.fork_rng(self._cuda_devices()):
             while self.state["epoch"] < options.epochs:
-                self._train_epoch(task)
-                row = self._finish_epoch()
+                row = self._epoch(task)
                 if writer is not None:
                     for name, value in row.items():
                         if value is not None and name not in ("epoch", "processes"):
@@ -109,17 +112,25 @@ class Trainer:
     def _cuda_devices(self) -> list[int]:
         return [self.accelerator.device.index or 0] if self.accelerator.device.type == "cuda" else []
 
+    def _epoch(self, task: Task) -> dict[str, Any]:
+        """Trains for an epoch, or what is left of it; an interruption is saved before it goes on."""
+        try:
+            self._train_epoch(task)
+            return self._finish_epoch()
+        except KeyboardInterrupt:
+            with uninterrupted(), torch.no_grad():
+                for buffer, before in self._buffers:
+                    buffer.copy_(before)
+                self._save()
+            raise
+
     def _train_epoch(self, task: Task) -> None:
         epoch, done = self.state["epoch"], self.state["step"]
         order = epoch_order(len(self.samples), self.batch_size, self.options.seed, epoch)
         batches = self.source.batches("train", list(self._shares(order[done:], epoch)))
         self.network.train()
         for step in range(done, len(order)):
-            start = time.monotonic()
-            self._step(batches, epoch * self.steps + step, order[step])
-            seconds = time.monotonic() - start
-            self.state["step"] = step + 1
-            self.state["seconds"] += seconds
+            seconds = self._step(batches, epoch * self.steps + step, order[step])
             loss, _, count = self.state["sums"]
             status = f"epoch {epoch + 1}/{self.options.epochs}, loss {loss / count:.3f}"
             task.update(epoch * self.steps + step + 1, f"{status}, {self.batch_size / seconds:.0f} images/s")
@@ -134,8 +145,10 @@ class Trainer:
                 mine = batch[part::parts][rank::world]
                 yield [(i, seed_from(self.options.seed, "augment", epoch, i)) for i in mine]
 
-    def _step(self, batches: Iterator[Any], step: int, indices: list[int]) -> None:
-        """One step of the optimiser on a batch, which comes in parts."""
+    def _step(self, batches: Iterator[Any], step: int, indices: list[int]) -> float:
+        """One step of the optimiser on a batch, which comes in parts; returns its seconds."""
+        start = time.monotonic()
+        self._buffers = [(buffer, buffer.clone()) for buffer in self.raw_network.buffers()]
         options, world = self.options, self.accelerator.num_processes
         torch.manual_seed(seed_from(options.seed, "step", step, self.accelerator.process_index))
         for group in self.optimizer.param_groups:
@@ -160,10 +173,16 @@ class Trainer:
         norm = self.accelerator.clip_grad_norm_(self.raw_network.parameters(), options.clip or math.inf)
         if self.accelerator.scaler is None and norm is not None and not math.isfinite(norm):
             self._stop(f"The gradient of step {step + 1} is not finite", [self.samples.name(i) for i in indices])
-        self.wrapped_optimizer.step()
-        self.wrapped_optimizer.zero_grad()
         total = self.accelerator.reduce(sums.to(self.accelerator.device).float(), "sum").double().cpu()
-        self.state["sums"] = [a + float(b) for a, b in zip(self.state["sums"], total, strict=True)]
+        with uninterrupted():  # a step is done as a whole, or not at all
+            self.wrapped_optimizer.step()
+            self.wrapped_optimizer.zero_grad()
+            self._buffers = []
+            self.state["sums"] = [a + float(b) for a, b in zip(self.state["sums"], total, strict=True)]
+            self.state["step"] += 1
+            seconds = time.monotonic() - start
+            self.state["seconds"] += seconds
+        return seconds
 
     def _require_finite(self, losses: Tensor, indices: Tensor, step: int) -> None:
         """Stops all processes if the loss of any image in any of them is not finite."""
@@ -202,14 +221,15 @@ class Trainer:
         }
         best = self.state["best"]
         improved = val is not None and (best is None or _rank(row) > _rank(best))
-        if improved:
-            self.state["best"] = {name: row[name] for name in ("epoch", "val_accuracy", "val_loss")}
-        self.state |= {"epoch": epoch, "step": 0, "sums": [0.0, 0.0, 0.0], "seconds": 0.0}
-        if self.accelerator.is_main_process:
-            self.folder.append_metrics(row)
+        with uninterrupted():
             if improved:
-                self.folder.save_best(self.model, epoch)
-        self._save()
+                self.state["best"] = {name: row[name] for name in ("epoch", "val_accuracy", "val_loss")}
+            self.state |= {"epoch": epoch, "step": 0, "sums": [0.0, 0.0, 0.0], "seconds": 0.0}
+            if self.accelerator.is_main_process:
+                self.folder.append_metrics(row)
+                if improved:
+                    self.folder.save_best(self.model, epoch)
+            self._save()
         validation = f", validation {val.accuracy:.1%}" if val else ""
         self.progress.message(
             f"epoch {epoch}/{self.options.epochs}: loss {row['loss']:.3f}, training {row['accuracy']:.1%}{validation}, "

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polycov.errors import PolycovError
 
 STRENGTHS = tuple(10.0 ** (i / 2) for i in range(-10, 4))  # of the ridge, over the mean squared length of a feature
 SCALES = (1e-2, 1e4)  # of the logits, at least and at most
+ROWS = 1024  # outputs at a time: there may be thousands of classes
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,22 @@ class _Choice(NamedTuple):
 
 def _choose(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tensor, classes: int) -> _Choice:
     path = _RidgePath(train, train_labels, classes)
-    targets = _indicators(val_labels, classes)
     best: tuple[tuple[float, float], float, Tensor] | None = None
     for strength, outputs in zip(STRENGTHS, path.predict(val, STRENGTHS), strict=True):
         accuracy = float((outputs.argmax(1) == val_labels).double().mean())
-        value = (accuracy, -float((outputs - targets).square().mean()))
+        value = (accuracy, -_squared_error(outputs, val_labels))
         if best is None or value > best[0]:
             best = (value, strength, outputs)
     _, strength, outputs = best  # type: ignore[misc]
     return _Choice(strength, calibrate(outputs, val_labels), outputs.argmax(1) == val_labels)
+
+
+def _squared_error(outputs: Tensor, labels: Tensor) -> float:
+    """The mean squared distance of outputs (m, classes) from the indicators of the labels, which are not stored:
+    ‖o − t‖² = ‖o‖² − 2⟨o, t⟩ + ‖t‖².
+    """
+    inner = float(outputs.gather(1, labels[:, None]).sum())
+    return (float(torch.linalg.vector_norm(outputs)) ** 2 - 2 * inner + len(outputs)) / outputs.numel()
 
 
 def _solve(features: Tensor, labels: Tensor, classes: int, choice: _Choice) -> Ridge:
@@ -134,12 +142,13 @@ def calibrate(outputs: Tensor, labels: Tensor) -> float:
     """
     outputs = outputs.double()
     softness = 1 / (len(outputs) + 1)
-    targets = (1 - softness) * _indicators(labels, outputs.shape[1]) + softness / outputs.shape[1]
+    true = float(outputs.gather(1, labels[:, None]).sum())
+    wanted = (1 - softness) * true + softness * float(outputs.sum()) / outputs.shape[1]  # Σ t · outputs
     low, high = map(math.log, SCALES)
     for _ in range(40):
         middle = (low + high) / 2
-        error = (math.exp(middle) * outputs).softmax(1) - targets
-        low, high = (middle, high) if float((error * outputs).sum()) < 0 else (low, middle)
+        expected = sum(float(((math.exp(middle) * rows).softmax(1) * rows).sum()) for rows in outputs.split(ROWS))
+        low, high = (middle, high) if expected < wanted else (low, middle)
     return math.exp((low + high) / 2)
 
 
@@ -150,13 +159,17 @@ class _RidgePath:
         features = features.double()
         self.mean = features.mean(0)
         self.rows = features - self.mean
-        targets = _indicators(labels, classes)
-        self.level = targets.mean(0)
-        targets = targets - self.level
+        self.level = torch.bincount(labels, minlength=classes).double() / len(labels)
         self.unit = float(self.rows.square().sum()) / len(self.rows) or 1.0  # mean squared length
         self.dual = len(self.rows) <= self.rows.shape[1]
         self.gram = self.rows @ self.rows.mT if self.dual else self.rows.mT @ self.rows
-        self.targets = targets if self.dual else self.rows.mT @ targets
+        # Centred rows add up to zero, so the level of the targets does not matter to their products.
+        self.targets = _indicators(labels, classes) - self.level if self.dual else self._class_sums(labels, classes)
+
+    def _class_sums(self, labels: Tensor, classes: int) -> Tensor:
+        """The products of rows and indicators, which would be n × classes numbers; (D, classes)."""
+        sums = torch.zeros(classes, self.rows.shape[1], dtype=torch.float64)
+        return sums.index_add_(0, labels, self.rows).mT
 
     def _coefficients(self, strength: float) -> Tensor:
         """Of the rows, (n, classes), or of the columns, (D, classes)."""
@@ -180,4 +193,4 @@ class _RidgePath:
 
 
 def _indicators(labels: Tensor, classes: int) -> Tensor:
-    return nn.functional.one_hot(labels, classes).double()
+    return torch.zeros(len(labels), classes, dtype=torch.float64).scatter_(1, labels[:, None], 1.0)

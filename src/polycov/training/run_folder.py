@@ -69,6 +69,7 @@ class RunFolder:
         self._checkpoint = self.path / "checkpoint.safetensors"
         self._best = self.path / "best.safetensors"
         self._metrics = self.path / "metrics.jsonl"
+        self._lock = self.path / "run.lock"
         self._predictions = self.path / "predictions.json"
 
     @classmethod
@@ -112,7 +113,7 @@ class RunFolder:
         Raises:
             PolycovError: if another process holds it.
         """
-        with try_lock(self.path / "run.lock") as acquired:
+        with try_lock(self._lock) as acquired:
             if not acquired:
                 raise PolycovError(f"Another process is working on the run {str(self.path)!r}.")
             remove_temporary_files(self.path)
@@ -213,8 +214,17 @@ class RunFolder:
         rows = [row for row in self.metrics() if "test_accuracy" not in row]  # of a run killed right here
         write_json_lines(self._metrics, [*rows, metrics])
         self.model_folder.write(description | {"run": self.identity}, model.state_dict())
+        self._remove_checkpoints()
+
+    def _remove_checkpoints(self) -> None:
         for path in (self._checkpoint, self._best):
             path.unlink(missing_ok=True)
+
+    def tidy(self) -> None:
+        """Removes what a kill right after the last write left in a finished run."""
+        if any(path.exists() for path in (self._checkpoint, self._best, self._lock)):
+            with self.lock():
+                self._remove_checkpoints()
 
     def test_metrics(self) -> dict[str, Any] | None:
         """Returns the metrics of the test; None before the run is finished.

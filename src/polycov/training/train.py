@@ -18,6 +18,7 @@ from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 from polycov.system.devices import choose_device
 from polycov.system.files import cache_folder
+from polycov.system.signals import stop_on_signals
 from polycov.training.assembly import load_data
 from polycov.training.config import Config, RuntimeOptions
 from polycov.training.experiment import Experiment
@@ -86,6 +87,8 @@ def train(
     progress = progress if accelerator.is_main_process else Progress()
     given = None if out is None else _require_folder(RunFolder(out), resume)
     if given is not None and resume and given.finished:
+        if accelerator.is_main_process:
+            given.tidy()
         result = _result(given)
         progress.message(f"already finished: {result}")
         return result
@@ -96,7 +99,7 @@ def train(
     folder.path.mkdir(parents=True, exist_ok=True)
     progress.message(f"run: {folder.path}")
     try:
-        with folder.lock() if accelerator.is_main_process else nullcontext():
+        with stop_on_signals(), folder.lock() if accelerator.is_main_process else nullcontext():
             _run(config, folder, resume, images, cache_path, accelerator, progress)
     except BaseException as error:
         with suppress(OSError):
