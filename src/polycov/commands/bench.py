@@ -271,14 +271,6 @@ def _faithfulness(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]
     return rows
 
 
-def _fuzz(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
-    return numerics.fuzz(terminal, options.first, options.cases)
-
-
-def _gradients(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
-    return numerics.gradients(terminal)
-
-
 def _load(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     from polycov.bench.load import load  # needs the extra train
 
@@ -301,8 +293,8 @@ RUNS = {
     "roots": _roots,
     "explain": _explain,
     "faithfulness": _faithfulness,
-    "fuzz": _fuzz,
-    "gradients": _gradients,
+    "fuzz": lambda options, shape, terminal: numerics.fuzz(terminal, options.first, options.cases),
+    "gradients": lambda options, shape, terminal: numerics.gradients(terminal),
     "load": _load,
 }
 FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure, "gradients": gradients_figure}

@@ -63,7 +63,10 @@ def collect_evidence(pool: Pool, features: Tensor, weights: Tensor | None = None
         if isinstance(pool, SideBySidePool):
             parts = [collect_evidence(part, tokens, weights) for part in pool.parts]
             return SideBySideEvidence(pool, tokens, weights, parts)
-    raise PolycovError(f"There is no exact explanation of {type(pool).__name__}.")
+    raise PolycovError(
+        f"There is no exact explanation of {pool.spec!r}, which pools two inputs or two reductions of one. Explain a pool "
+        "of one input, such as 'isqrt-cov'."
+    )
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ class SparseInverse(MatrixFunction):
     """
 
     routes = ("covariance",)
+    wide = True  # gradients pass through inverses of inverses, whose size float32 may not hold
 
     def __init__(self, steps: int = 5, *, rate: float = 1.0, sparsity: float = 0.01) -> None:
         super().__init__()
