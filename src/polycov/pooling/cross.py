@@ -31,7 +31,7 @@ def cross_moment(
 
     Example:
         >>> moment, scale = cross_moment(torch.tensor([[[1.0], [2.0]]]), torch.tensor([[[3.0, 0.0], [4.0, 1.0]]]))
-        >>> moment * scale
+        >>> (moment * scale).float()
         tensor([[[11.,  2.]]])
     """
     (left, left_scale), (right, right_scale) = (STATISTICS[statistic](x, weights) for x in (left, right))
