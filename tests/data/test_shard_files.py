@@ -85,7 +85,7 @@ SHARD_DAMAGE: dict[Callable[[FeatureStore], None], str] = {
     change_dtype: "another dtype or shape",
     widen: "another dtype or shape",
     swap: "wrong checksum",
-    remove: "No such file or directory",
+    remove: "it is missing, or not a file that can be read",
     change_checksum: "wrong checksum",
 }
 

@@ -15,7 +15,7 @@ from polycov.errors import MissingDependencyError
 from polycov.models.export import as_program, export, export_onnx, export_program
 from polycov.models.model_folder import ModelFolder
 from polycov.models.onnx import OnnxFile
-from polycov.pooling.methods import method_options
+from polycov.pooling.methods import method_options, reads_class_token
 from polycov.pooling.pool import Pool
 
 CHANNELS = 12
@@ -30,7 +30,7 @@ def create(method: str) -> Pool:
     return pool.eval()
 
 
-METHODS = [*polycov.list_methods(), *OTHERS]
+METHODS = [*(name for name in polycov.list_methods() if not reads_class_token(name)), *OTHERS]  # of maps
 EXACT = [method for method in METHODS if create(method).needs_eigenvalues]
 MAPS = [(method, (7, 5)) for method in METHODS if method not in EXACT]
 MAPS += [("isqrt-cov", (2, 3)), ("ipccp-ts", (2, 3))]  # by the Gram matrix

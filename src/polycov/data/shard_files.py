@@ -14,7 +14,7 @@ import numpy as np
 
 from polycov.errors import PolycovError
 from polycov.progress import Progress
-from polycov.system.files import remove_temporary_files, write_file
+from polycov.system.files import open_to_read, remove_temporary_files, write_file
 from polycov.system.json_files import append_json_lines, read_json, read_json_lines, write_json, write_json_lines
 from polycov.system.locks import wait_for_lock
 
@@ -165,7 +165,7 @@ class ShardFiles:
     def _problem(self, shard: int, checksum: int) -> str:
         """What is wrong with a shard; "" if nothing is."""
         try:
-            with self._path(shard).open("rb") as file:
+            with open_to_read(self._path(shard)) as file:
                 size = file.seek(0, io.SEEK_END)
                 file.seek(0)
                 header = self._header(shard)
@@ -176,6 +176,8 @@ class ShardFiles:
                 actual = zlib.crc32(header)
                 while block := file.read(1 << 22):
                     actual = zlib.crc32(block, actual)
+        except PolycovError:
+            return "it is missing, or not a file that can be read"
         except OSError as error:
             return error.strerror or type(error).__name__
         return "" if actual == checksum else "wrong checksum"
