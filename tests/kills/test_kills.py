@@ -1,6 +1,5 @@
 """Every command, killed before each of its renames. ``make kills`` kills them at many more moments."""
 
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -38,11 +37,3 @@ def test_a_command_killed_before_any_rename_resumes_to_the_same_result(runner: R
         kills += trial.kills
     assert not problems
     assert kills >= 15
-
-
-@pytest.mark.slow
-def test_a_stopped_command_keeps_complete_files_and_resumes(runner: Runner) -> None:
-    for name in ("predict", "embed METHOD"):
-        trial = Trial(runner, TASKS[name])
-        trial.stop_at_random_moments(2, random.Random(0), limit=120)
-        assert not trial.problems

@@ -26,6 +26,7 @@ ANY_SIZE = [
     "covariance | sqrt(5) | count_sketch(12) | project(6)",
     "covariance | log(16) | random_maclaurin(24)",
     "covariance | power(0.7, 12) | flatten",
+    "covariance | sqrt(5) | rotated(12)",
     "gaussian | polynomial(0.5, 1, -0.25) | triu",
     "covariance | sqrt_taylor(11) | triu | signed_power(0.7)",
     "bilinear | brownian(-5.3) | triu",

@@ -41,7 +41,7 @@ def taylor_sqrt(matrix: Tensor, degree: int = 11) -> Tensor:
     """
     unit, size = _frobenius(matrix)
     coefficients = [1.0]
-    for k in range(1, positive_int("sqrt_taylor", "degree", degree, MOST) + 1):
+    for k in range(1, positive_int("sqrt_taylor", "degree", degree) + 1):
         coefficients.append(coefficients[-1] * (k - 1.5) / k)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
     return size * polynomial(eye - unit, coefficients)
