@@ -64,8 +64,8 @@ def collect_evidence(pool: Pool, features: Tensor, weights: Tensor | None = None
             parts = [collect_evidence(part, tokens, weights) for part in pool.parts]
             return SideBySideEvidence(pool, tokens, weights, parts)
     raise PolycovError(
-        f"There is no exact explanation of {pool.spec!r}, which pools two inputs or two reductions of one. Explain a pool "
-        "of one input, such as 'isqrt-cov'."
+        f"There is no exact explanation of {pool.spec!r}, which pools two inputs or two reductions of one. "
+        "Explain a pool of one input, such as 'isqrt-cov'."
     )
 
 
