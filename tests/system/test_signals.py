@@ -105,9 +105,9 @@ def test_a_program_that_is_stuck_in_c_ends() -> None:
         "import hashlib\n"
         "from polycov.system.signals import *\n"
         "with stop_on_signals() as stop, exit_when_stuck():\n"
-        "    print('ready', flush=True)\n"
         "    while True:\n"
         "        try:\n"
+        "            print('ready', flush=True)\n"
         "            hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)\n"  # minutes in one call
         "        except KeyboardInterrupt:\n"
         "            stop.received = False\n"
