@@ -23,6 +23,9 @@ def main() -> None:
     parser.add_argument(
         "--changes", action=argparse.BooleanOptionalAction, default=True, help="kill around each change"
     )
+    parser.add_argument(
+        "--fresh", action=argparse.BooleanOptionalAction, default=True, help="kill fresh interpreters, not forks"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     options = parser.parse_args()
     problems: list[str] = []
@@ -39,7 +42,7 @@ def disturb(runner: Runner, name: str, options: argparse.Namespace) -> Trial:
     trial = Trial(runner, TASKS[name])
     if options.changes:
         trial.kill_around_every_change()
-    trial.kill_at_random_moments(options.moments, chance)
+    trial.kill_at_random_moments(options.moments, chance, options.fresh)
     trial.stop_at_random_moments(options.stops, chance)
     minutes = (time.monotonic() - begin) / 60
     row = f"{name:<14}{len(trial.changes):>8}{trial.kills:>7}{len(trial.problems):>6}"

@@ -16,8 +16,6 @@ from typing import Any, Self
 from kills.dying import Answer, Request
 from kills.tasks import Stage, Task, command
 
-FRESH = 10  # every so many kills, both processes are fresh interpreters
-
 
 class Runner:
     """Runs commands in forks of one process, which is started here and ends with the block.
@@ -110,11 +108,10 @@ class Trial:
                 self._check(answer.code == -9, what, f"ended with {answer.code}")
                 self._check_resumed(what, fresh=False)
 
-    def kill_at_random_moments(self, count: int, chance: random.Random) -> None:
-        """Kills the task at random moments, until that has happened so often."""
+    def kill_at_random_moments(self, count: int, chance: random.Random, fresh: bool = True) -> None:
+        """Kills the task at random moments, until that has happened so often, and resumes it, in fresh interpreters."""
         done = 0
         while done < count:
-            fresh = done % FRESH == FRESH - 1
             answer, moment = self._disturb(chance, fresh, 9)
             if answer.code == -9:
                 done += 1

@@ -105,14 +105,15 @@ class Stage:
         return self.arguments(task.resumed if begun else task.first)
 
     def leftovers(self) -> list[str]:
-        """Returns the temporary files in the folder of the task."""
-        return sorted(str(path.relative_to(self.work)) for path in self.work.rglob("*") if path.name.endswith(".tmp"))
+        """Returns the temporary files and locks in the folder of the task."""
+        paths = (path for path in self.work.rglob("*") if path.suffix == ".tmp" or "lock" in path.name)
+        return sorted(str(path.relative_to(self.work)) for path in paths)
 
     def result(self) -> dict[str, Any]:
         """Returns what a task wrote, by file: content without times and random names. Pages, which show times, and
         logs of TensorBoard only have to be there.
         """
-        files = (path for path in self.work.rglob("*") if path.is_file() and path.stat().st_size)  # locks are empty
+        files = (path for path in self.work.rglob("*") if path.is_file())
         paths = sorted(path for path in files if "tensorboard" not in path.parts)
         return {str(path.relative_to(self.work)): _content(path) for path in paths}
 

@@ -67,8 +67,26 @@ def test_a_lock_is_released_after_an_error_and_leaves_no_file(tmp_path: Path) ->
     assert os.listdir(tmp_path) == []
     with pytest.raises(KeyError), wait_for_lock(tmp_path / "lock"):
         raise KeyError
-    with try_lock(tmp_path / "lock") as free:
-        assert free
+    assert os.listdir(tmp_path) == []
+
+
+COUNT = """
+import sys
+from pathlib import Path
+from polycov.system.locks import wait_for_lock
+folder = Path(sys.argv[1])
+for _ in range(60):
+    with wait_for_lock(folder / "lock"):
+        (folder / "count").write_text(str(int((folder / "count").read_text()) + 1))
+"""
+
+
+def test_waiting_processes_exclude_each_other_although_the_file_is_removed(tmp_path: Path) -> None:
+    (tmp_path / "count").write_text("0")
+    processes = [subprocess.Popen([sys.executable, "-c", COUNT, str(tmp_path)]) for _ in range(4)]
+    assert [process.wait(60) for process in processes] == [0, 0, 0, 0]
+    assert (tmp_path / "count").read_text() == "240"
+    assert os.listdir(tmp_path) == ["count"]
 
 
 def test_a_lock_does_not_follow_a_link(tmp_path: Path) -> None:

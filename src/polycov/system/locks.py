@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import BaseFileLock, FileLock, Timeout
 
 
 @contextmanager
@@ -17,19 +17,28 @@ def try_lock(path: Path) -> Iterator[bool]:
     except Timeout:
         yield False
         return
-    try:
+    with _released_without_trace(lock, path):
         yield True
-    finally:
-        with suppress(OSError):  # Windows cannot remove a locked file
-            path.unlink()  # safe: filelock checks that the file it locked has not been removed
-        lock.release()
 
 
 @contextmanager
 def wait_for_lock(path: Path) -> Iterator[None]:
     """Waits for a lock and holds it. The system releases it when the process dies."""
-    with FileLock(path):
+    lock = FileLock(path)
+    lock.acquire()
+    with _released_without_trace(lock, path):
         yield
+
+
+@contextmanager
+def _released_without_trace(lock: BaseFileLock, path: Path) -> Iterator[None]:
+    """Releases a lock at the end of the block and removes its file, which a killed process may have left too."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows cannot remove a locked file
+            path.unlink()  # safe: filelock checks that the file it locked has not been removed
+        lock.release()
 
 
 @contextmanager
