@@ -4,7 +4,7 @@ from torch import nn
 
 import polycov
 from polycov import functional as F
-from polycov.pooling.attention import AttentiveProbe, EfficientProbe, SimPool
+from polycov.pooling.attention import AttentiveProbe, EfficientProbe, SimPool, layer_norm
 from samples import features
 
 
@@ -102,3 +102,10 @@ def test_trained_queries_find_the_token_that_matters() -> None:
         nn.functional.cross_entropy(layer(pool(x)), y).backward()
         optimizer.step()
     assert float((layer(pool(x)).argmax(1) == y).double().mean()) > 0.95
+
+
+def test_the_layer_norm_is_that_of_torch_and_equal_channels_become_zero() -> None:
+    x = features(2, 5, 7)
+    torch.testing.assert_close(layer_norm(x), nn.functional.layer_norm(x, (7,)))
+    equal = torch.full((1, 9, 3), 1.7) * torch.linspace(-3, 40, 9)[:, None]
+    assert layer_norm(equal).abs().max() < 1e-10

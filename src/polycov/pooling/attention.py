@@ -38,6 +38,7 @@ def layer_norm(tokens: Tensor) -> Tensor:
         tensor([[[-1.0000,  1.0000]]])
     """
     centred = tokens - tokens.mean(-1, keepdim=True)
+    centred = centred - centred.mean(-1, keepdim=True)  # the first mean is rounded: equal channels would not become 0
     size = centred.detach().abs().amax(-1, keepdim=True).clamp(min=1.0)
     unit = centred / size
     return unit * (unit.square().mean(-1, keepdim=True) + 1e-5 / size.square().clamp(max=1e30)).rsqrt()
