@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from polycov.comparing.options import CompareOptions
     from polycov.explaining.explain import explain
     from polycov.explaining.explanation import Explanation
-    from polycov.inference.embed import Embeddings, EmbedOptions, embed
+    from polycov.inference.embed import EmbedOptions, embed
+    from polycov.inference.embeddings import Embeddings
     from polycov.inference.evaluate import EvaluateOptions, Evaluation, evaluate
     from polycov.inference.predict import Prediction, predict
     from polycov.models.attach import attach
@@ -40,7 +41,7 @@ _MODULES = {
     "Config": "training.config",
     "CrossPool": "pooling.cross_pool",
     "EmbedOptions": "inference.embed",
-    "Embeddings": "inference.embed",
+    "Embeddings": "inference.embeddings",
     "EvaluateOptions": "inference.evaluate",
     "Evaluation": "inference.evaluate",
     "Explanation": "explaining.explanation",

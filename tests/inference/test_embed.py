@@ -87,7 +87,7 @@ def test_unreadable_images_stop_it_or_are_skipped_and_remembered(finished: Path,
     for i in range(3):
         make_image(0, i).save(tmp_path / "in" / f"{i}.png")
     (tmp_path / "in" / "text.png").write_text("not an image")
-    options = EmbedOptions(str(finished), (tmp_path / "in",), tmp_path / "out", format="npz", dtype="float16")
+    options = EmbedOptions(str(finished), (str(tmp_path / "in"),), tmp_path / "out", format="npz", dtype="float16")
     with pytest.raises(PolycovError, match="Skip such images with --broken skip"):
         embed(options, workers=0)
     embeddings = embed(options, workers=0, broken="skip")
@@ -110,7 +110,7 @@ def test_the_skipped_images_are_on_disk_before_the_shard(
     (tmp_path / "in").mkdir()
     make_image(0, 0).save(tmp_path / "in" / "0.png")
     (tmp_path / "in" / "text.png").write_text("not an image")
-    options = EmbedOptions(str(finished), (tmp_path / "in",), tmp_path / "out", format="npz")
+    options = EmbedOptions(str(finished), (str(tmp_path / "in"),), tmp_path / "out", format="npz")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt

@@ -11,7 +11,7 @@ from polycov.bench.figures import faithfulness_figure, gradients_figure, growth_
 from polycov.bench.ideas import GROUPS, folding_error, ideas
 from polycov.bench.measure import slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROOTS, ROUTE_GRID, Row, Shape
-from polycov.commands import numerics
+from polycov.commands import numerics, scale
 from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
@@ -35,7 +35,7 @@ class Bench:
     (needs timm). ideas: alternatives that were tried. roots: matrix functions beside the exact root, on real features
     (needs timm). explain: explanations beside a forward pass. faithfulness: what hiding the regions of maps does to the
     score (needs --run). fuzz: random cases against a reference in float64. gradients: their errors by condition number,
-    beside formulas from elsewhere. load: 100,000 images, 500,000 names, 5,000 classes (needs timm)."""
+    beside formulas from elsewhere. load: 100,000 images, killed half-way; 500,000 names; 5,000 classes (needs timm)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -81,14 +81,20 @@ class Bench:
     first: int = 0
     """With fuzz: number of the first case; each number is always the same case."""
     load: float = 1.0
-    """With load: share of the images, names and classes."""
+    """With load: share of the names and classes; 0 to embed images only."""
+    load_images: int = 100_000
+    """With load: number of images to embed."""
+    layout: tuple[Literal["folders", "tar"], ...] = ("folders",)
+    """With load: image files in folders, or tar shards."""
     out: Path = Path("benchmarks/results")
     """Folder for the CSV files and figures."""
 
 
 def run(arguments: list[str]) -> None:
     """Runs the benchmarks."""
-    options = parse(Bench, "bench", arguments, positional={}, lists=("what", "methods", "functions", "run", "maps"))
+    options = parse(
+        Bench, "bench", arguments, positional={}, lists=("what", "methods", "functions", "run", "maps", "layout")
+    )
     if options.threads:
         torch.set_num_threads(options.threads)
     device = str(choose_device(options.device))
@@ -271,18 +277,6 @@ def _faithfulness(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]
     return rows
 
 
-def _load(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
-    from polycov.bench.load import load  # needs the extra train
-
-    rows = list(load(options.load))
-    cells = [
-        [cell if isinstance(cell, str) or cell is None else f"{cell:,.0f}" for cell in row.values()] for row in rows
-    ]
-    columns = ("what", "images", "seconds", "per second", "at the end", "MiB", "at the end")
-    terminal.table(Table(columns, cells, "load: rate and peak of memory, in the first tenth and at the end"))
-    return rows
-
-
 RUNS = {
     "methods": _methods,
     "dims": _dims,
@@ -295,6 +289,6 @@ RUNS = {
     "faithfulness": _faithfulness,
     "fuzz": lambda options, shape, terminal: numerics.fuzz(terminal, options.first, options.cases),
     "gradients": lambda options, shape, terminal: numerics.gradients(terminal),
-    "load": _load,
+    "load": lambda options, shape, terminal: scale.load(terminal, options.load, options.load_images, options.layout),
 }
 FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure, "gradients": gradients_figure}

@@ -84,13 +84,18 @@ def _opened(content: Content) -> Iterator[Image.Image]:
     if isinstance(content, Image.Image):
         yield content
         return
-    opened = io.BytesIO(content) if isinstance(content, bytes) else _open_regular(Path(content))
+    opened = io.BytesIO(content) if isinstance(content, bytes) else open_regular(Path(content))
     with opened as file, Image.open(file, formats=_formats()) as image:
         yield image
 
 
-def _open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file: reading a pipe or a device may never end."""
+def open_regular(path: Path) -> BinaryIO:
+    """Opens a regular file: reading a pipe or a device may never end.
+
+    Raises:
+        ValueError: if it is anything else.
+        OSError: if it cannot be opened.
+    """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")

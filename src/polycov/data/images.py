@@ -91,10 +91,13 @@ class Samples:
 
         Raises:
             UnreadableImageError: if it cannot be read; the message names it.
+            ConnectionError: if it is elsewhere and cannot be reached.
         """
         name = self.name(index)
         try:
             content = self.source.open(self.items[index])
+        except ConnectionError:
+            raise
         except OSError as error:
             raise UnreadableImageError(name, str(error.strerror or error)) from error
         return read_image(content, name, check=check)

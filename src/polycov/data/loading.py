@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,6 +73,7 @@ def load_batches(
 
     Raises:
         PolycovError: on an unreadable image, without ``on_unreadable``.
+        ConnectionError: if images are elsewhere and cannot be reached.
     """
     loader: DataLoader[Row] = DataLoader(
         ImageDataset(samples, preprocessing),
@@ -79,7 +81,7 @@ def load_batches(
         num_workers=min(workers, len(batches)),
         pin_memory=torch.cuda.is_available(),
     )
-    for images, labels, indices, reasons in loader:
+    for images, labels, indices, reasons in _without_traceback(loader):
         unreadable = [i for i, reason in enumerate(reasons) if reason]
         for i in unreadable:
             if on_unreadable is None:
@@ -87,3 +89,12 @@ def load_batches(
             on_unreadable(int(indices[i]), reasons[i])
         kept = [i for i, reason in enumerate(reasons) if not reason] if unreadable else slice(None)
         yield images[kept], labels[kept], indices[kept]
+
+
+def _without_traceback(loader: "DataLoader[Row]") -> Iterator[Any]:
+    """The batches; an error of the network comes without the traceback that a worker adds to its text."""
+    try:
+        yield from loader
+    except ConnectionError as error:
+        text = str(error)
+        raise ConnectionError(text[max(text.rfind("Cannot reach"), 0) :].strip()) from None

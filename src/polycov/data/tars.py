@@ -13,6 +13,7 @@ from typing import Any
 from polycov.data.class_folders import SPLIT_NAMES
 from polycov.data.image_files import image_extensions
 from polycov.data.images import SPLITS, ImageData, Samples, Split
+from polycov.data.tar_members import iterate_members
 from polycov.errors import PolycovError
 from polycov.system.files import read_lines
 from polycov.system.json_files import parse_json
@@ -98,22 +99,19 @@ def _read_members(source: Tars, shard: int) -> list[tuple[Item, str]]:
     images: list[Item] = []
     labels: dict[str, str] = {}
     length = source.shards[shard].stat().st_size
-    with tarfile.open(source.shards[shard], "r:") as tar:  # not compressed: images are read at their offsets
-        for member in tar:
-            item = (shard, member.name, member.offset_data, member.size)
-            extension = member.name.rpartition(".")[2].lower()
-            if not member.isfile() or member.issparse():
-                continue
-            if member.offset_data + member.size > length:
-                raise ValueError(f"{member.name!r} ends beyond the file")
-            if f".{extension}".endswith(extensions):
-                images.append(item)
-            elif extension == "cls":
-                labels[_key(member.name)] = source.read(item).decode().strip()
-            elif extension == "json":
-                label = parse_json(source.read(item)).get("label")
-                if label is not None:
-                    labels.setdefault(_key(member.name), str(label))
+    for name, offset, size in iterate_members(str(source.shards[shard])):
+        item = (shard, name, offset, size)
+        extension = name.rpartition(".")[2].lower()
+        if offset + size > length:
+            raise ValueError(f"{name!r} ends beyond the file")
+        if f".{extension}".endswith(extensions):
+            images.append(item)
+        elif extension == "cls":
+            labels[_key(name)] = source.read(item).decode().strip()
+        elif extension == "json":
+            label = parse_json(source.read(item)).get("label")
+            if label is not None:
+                labels.setdefault(_key(name), str(label))
     if labels:
         return [(item, labels.get(_key(item[1]), "")) for item in images]
     return [(item, Path(item[1]).parent.name) for item in images]  # not a webdataset: the folder is the class

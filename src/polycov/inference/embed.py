@@ -12,15 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from polycov.data.addresses import is_url
+from polycov.data.anywhere import Anywhere, Item, item_name, iterate_items
 from polycov.data.broken import SKIP, Broken
-from polycov.data.images import Files, Samples
+from polycov.data.images import Samples
 from polycov.data.loading import load_batches
 from polycov.data.quantize import FeatureDtype, quantize
 from polycov.data.transforms import Preprocessing
-from polycov.data.walk import iterate_images
-from polycov.errors import PolycovError, quoted
-from polycov.inference.embedding_folder import EmbeddingFolder
+from polycov.errors import PolycovError
+from polycov.inference.embedding_folder import EmbeddingFolder, Maker
 from polycov.inference.embedding_shards import Array, Shard, ShardFormat, shard_format
+from polycov.inference.embeddings import Embeddings
 from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import PoolingHead
 from polycov.models.model import Model
@@ -46,8 +48,9 @@ class EmbedOptions(Structured):
 
     source: str
     """A finished run or a saved model; or a method or spec, for a pool on a pretrained backbone."""
-    paths: tuple[Path, ...] = ()
-    """Images, or folders of images."""
+    paths: tuple[str, ...] = ()
+    """Images, tar (webdataset) or Parquet files of images, or folders of any of them; or their URLs, such as
+    s3://bucket/birds, which fsspec reads."""
     out: Path = Path("features")
     """Folder for the shards."""
     format: Literal["auto", "parquet", "npz"] = "auto"
@@ -67,44 +70,6 @@ class EmbedOptions(Structured):
     images: ImageOptions = field(default_factory=ImageOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
-
-
-@dataclass(frozen=True)
-class Embeddings:
-    """Features on disk.
-
-    Attributes:
-        folder: folder with the shards.
-        images: how many have a feature.
-        dimensions: number of dimensions of a feature.
-        shards: how many there are.
-        skipped: images that could not be read, with the reasons.
-    """
-
-    folder: Path
-    images: int
-    dimensions: int
-    shards: int
-    skipped: dict[str, str]
-
-    def __str__(self) -> str:
-        images = "1 image" if self.images == 1 else f"{self.images} images"
-        shards = f"{self.shards} shard{'s' if self.shards > 1 else ''}"
-        skipped = f"; {len(self.skipped)} skipped: {quoted(list(self.skipped))}" if self.skipped else ""
-        return f"{images}, {self.dimensions} dimensions, {shards} in {self.folder}{skipped}"
-
-    def __iter__(self) -> Iterator[Shard]:
-        """Yields the shards, one at a time in memory."""
-        return EmbeddingFolder(self.folder).shards()
-
-    def load(self) -> tuple[list[str], Array]:
-        """Returns all names, and all features in float32, (images, D).
-
-        Paths are in the order they were given, the images of each folder sorted by name, those of its folders after
-        its own.
-        """
-        shards = list(self)
-        return [name for s in shards for name in s.names], np.concatenate([s.values() for s in shards])
 
 
 class Embedder:
@@ -174,7 +139,7 @@ def embed(
 
     Args:
         source: a finished run, a saved model, a method or a spec; or all options.
-        paths: images and folders of images.
+        paths: images, tar and Parquet files of images, and folders of any of them; or their URLs, for fsspec.
         out: folder for the shards.
         progress: receives the number of images done.
         options: any option of `EmbedOptions` by its name, such as ``dim=512`` or ``dtype="int8"``.
@@ -184,7 +149,7 @@ def embed(
     """
     if not isinstance(source, EmbedOptions):
         given = [paths] if isinstance(paths, str | Path) else paths
-        source = EmbedOptions(str(source), tuple(map(Path, given)), Path(out))
+        source = EmbedOptions(str(source), tuple(map(str, given)), Path(out))
     chosen: EmbedOptions = replace_options(source, options)
     kind = _check(chosen)
     if chosen.runtime.plugin is not None:
@@ -192,7 +157,7 @@ def embed(
     device = choose_device(chosen.runtime.device)
     embedder = make_embedder(chosen, device)
     folder = EmbeddingFolder(chosen.out)
-    folder.prepare(_identity(chosen, kind, embedder), iterate_images(chosen.paths))
+    folder.prepare(_identity(chosen, kind, embedder), _maker(chosen), iterate_items(chosen.paths))
     folder.check_shards(progress)
     total = folder.manifest.images
     shards = -(-total // chosen.shard_size)
@@ -223,7 +188,7 @@ def _resumable(folder: Path) -> Iterator[None]:
 def _check(options: EmbedOptions) -> ShardFormat:
     """Returns the format of the shards, if the options make sense."""
     if not options.paths:
-        raise PolycovError("Expected images, or folders of images.")
+        raise PolycovError("Expected images, tar or Parquet files of images, or folders of them.")
     if options.out.suffix in (".parquet", ".npz", ".npy", ".csv"):
         raise PolycovError(f"--out is a folder of shards, got {str(options.out)!r}. Use --format for the file format.")
     for name in ("shard_size", "batch_size"):
@@ -235,7 +200,7 @@ def _check(options: EmbedOptions) -> ShardFormat:
 
 def _identity(options: EmbedOptions, kind: ShardFormat, embedder: Embedder) -> dict[str, Any]:
     """What the features depend on."""
-    absolute = all(path.is_absolute() for path in options.paths)
+    absolute = all(is_url(str(path)) or Path(path).is_absolute() for path in options.paths)
     return {
         "model": embedder.digest,
         "spec": embedder.pool.spec,
@@ -247,6 +212,14 @@ def _identity(options: EmbedOptions, kind: ShardFormat, embedder: Embedder) -> d
         "format": kind,
         "dtype": options.dtype,
     }
+
+
+def _maker(options: EmbedOptions) -> Maker:
+    """What makes the features, with full paths."""
+    is_model, weights = ModelFolder(options.source).config.is_file(), Path(options.network.weights)
+    source = str(Path(options.source).resolve()) if is_model else options.source
+    network = replace(options.network, weights=str(weights.resolve())) if weights.is_file() else options.network
+    return Maker(source, options.dim, options.seed, options.images, network)
 
 
 @dataclass
@@ -262,20 +235,21 @@ class _Job:
     def write_missing_shards(self, task: Task) -> bool:
         """Makes the shards that nobody has made or is making; returns whether there were any."""
         wrote = False
-        for index, names in enumerate(self.folder.image_lists(self.options.shard_size)):
+        for index, items in enumerate(self.folder.image_lists(self.options.shard_size)):
             if self.folder.has_shard(index, self.kind):
                 continue
             with self.folder.lock_shard(index) as acquired:
                 if acquired and not self.folder.has_shard(index, self.kind):
-                    shard, skipped = self._make_shard(names, task)
+                    shard, skipped = self._make_shard(items, task)
                     self.folder.write_shard(index, self.kind, shard, skipped)
                     wrote = True
         return wrote
 
     @torch.inference_mode()
-    def _make_shard(self, names: list[str], task: Task) -> tuple[Shard, dict[str, str]]:
+    def _make_shard(self, items: list[Item], task: Task) -> tuple[Shard, dict[str, str]]:
         size, dtype = self.options.batch_size, self.options.dtype
-        samples = Samples(Files(Path()), names, [0] * len(names))
+        names = list(map(item_name, items))
+        samples = Samples(Anywhere(), items, [0] * len(items))
         batches = [range(i, min(i + size, len(names))) for i in range(0, len(names), size)]
         skipped: dict[str, str] = {}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from polycov.data.anywhere import Item, item_from_json, item_name
 from polycov.data.quantize import FeatureDtype
 from polycov.errors import PolycovError
 from polycov.inference.embedding_shards import Shard, ShardFormat, fill_shard, read_shard
@@ -15,9 +16,29 @@ from polycov.progress import Progress
 from polycov.system.files import is_there, open_to_read, write_file
 from polycov.system.json_files import read_json_lines, read_object, write_json, write_json_lines
 from polycov.system.locks import try_lock, wait_for_lock
-from polycov.system.structure import Structured, structure
+from polycov.system.structure import Structured, structure, to_plain
+from polycov.training.config import ImageOptions, NetworkOptions
 
-FORMAT = 2
+FORMAT = 3
+
+
+@dataclass(frozen=True)
+class Maker(Structured):
+    """What turned images into features, so that others can be compared with them.
+
+    Attributes:
+        source: path of the run or model; or the method or spec.
+        dim: with a method, as it was given.
+        seed: with a method.
+        images: with a method.
+        network: with a method.
+    """
+
+    source: str
+    dim: int | None
+    seed: int
+    images: ImageOptions
+    network: NetworkOptions
 
 
 @dataclass(frozen=True)
@@ -36,6 +57,7 @@ class Manifest(Structured):
         format: of the shards.
         dtype: of the features.
         images: how many are listed.
+        maker: what made the features; it may have moved since.
     """
 
     format_version: int
@@ -49,6 +71,7 @@ class Manifest(Structured):
     format: ShardFormat
     dtype: FeatureDtype
     images: int
+    maker: Maker
 
 
 @dataclass(frozen=True)
@@ -74,12 +97,13 @@ class EmbeddingFolder:
         self._manifest = self.path / "_embedding.json"
         self._images = self.path / "_images.jsonl"
 
-    def prepare(self, identity: dict[str, Any], images: Iterable[str]) -> None:
+    def prepare(self, identity: dict[str, Any], maker: Maker, images: Iterable[Item]) -> None:
         """Lists the images, once, or checks that the folder holds the same embedding.
 
         Args:
             identity: what the features depend on.
-            images: their files, read only if they are not listed yet.
+            maker: what makes them.
+            images: where they are, read only if they are not listed yet.
 
         Raises:
             PolycovError: if the folder holds another embedding, or there are no images.
@@ -91,7 +115,7 @@ class EmbeddingFolder:
                 count = self._list_images(images)
                 if not count:
                     raise PolycovError("There are no images to embed.")
-                write_json(self._manifest, wanted | {"images": count})
+                write_json(self._manifest, wanted | {"images": count, "maker": to_plain(maker)})
             self._read_manifest()
             before = read_object(self._manifest)
             changed = [key for key in wanted if before.get(key) != wanted[key]]
@@ -102,7 +126,7 @@ class EmbeddingFolder:
                     f"{wanted[key]!r}. Choose another --out."
                 )
 
-    def _list_images(self, images: Iterable[str]) -> int:
+    def _list_images(self, images: Iterable[Item]) -> int:
         count = 0
 
         def fill(temporary: Path) -> None:
@@ -145,8 +169,8 @@ class EmbeddingFolder:
         """What the embedding was made from: model, spec, dimensions, format, shard size, number of images."""
         return self._read_manifest()
 
-    def image_lists(self, shard_size: int) -> Iterator[list[str]]:
-        """Yields the images of one shard after another.
+    def image_lists(self, shard_size: int) -> Iterator[list[Item]]:
+        """Yields where the images of one shard after another are.
 
         Raises:
             PolycovError: if the list is damaged.
@@ -154,12 +178,10 @@ class EmbeddingFolder:
         with open_to_read(self._images) as lines:
             while some := list(itertools.islice(lines, shard_size)):
                 try:  # of their escapes, those that stand for bytes of a name
-                    names = [json.loads(line) for line in some]
+                    items = [item_from_json(json.loads(line)) for line in some]
                 except (ValueError, RecursionError) as error:
                     raise PolycovError(f"The image list {str(self._images)!r} is damaged: {error}.") from error
-                if not all(isinstance(name, str) for name in names):
-                    raise PolycovError(f"The image list {str(self._images)!r} is damaged: not all are names.")
-                yield names
+                yield items
 
     def _shard(self, index: int, kind: str) -> Path:
         return self.path / f"part-{index:06d}.{kind}"
@@ -171,9 +193,10 @@ class EmbeddingFolder:
         """Removes damaged shards and names them; they are made again."""
         manifest = self._read_manifest()
         kind, dimensions, dtype = manifest.format, manifest.dimensions, manifest.dtype
-        for index, names in enumerate(self.image_lists(manifest.shard_size)):
+        for index, items in enumerate(self.image_lists(manifest.shard_size)):
             path = self._shard(index, kind)
             if is_there(path):
+                names = map(item_name, items)
                 try:
                     skipped = {row.image for row in self._skipped_in(self._skipped(index))}
                     problem = read_shard(path).problem([n for n in names if n not in skipped], dimensions, dtype)
