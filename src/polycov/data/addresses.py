@@ -4,6 +4,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
@@ -96,13 +97,18 @@ def walk_store(address: str, choose: Callable[[list[str]], list[str]]) -> Iterat
     folders = [root]
     while folders:
         folder = folders.pop()
-        entries = attempt(address, lambda store, _, folder=folder: store.ls(folder, detail=True))
+        entries = attempt(address, partial(_list, folder=folder))
         store.invalidate_cache()  # it would keep every name
         found = sorted((_below(str(entry["name"]), folder), entry["type"] == "directory") for entry in entries)
         found = [(name, inner) for name, inner in found if name and not name.startswith(".")]
         place = _joined(address, folder.removeprefix(root).strip("/"))
         yield from (_joined(place, name) for name in choose([name for name, inner in found if not inner]))
         folders += [f"{folder.rstrip('/')}/{name}" for name, inner in reversed(found) if inner]
+
+
+def _list(store: Any, _: str, folder: str) -> list[dict[str, Any]]:
+    entries: list[dict[str, Any]] = store.ls(folder, detail=True)
+    return entries
 
 
 def _below(name: str, folder: str) -> str:

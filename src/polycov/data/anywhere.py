@@ -44,7 +44,7 @@ def iterate_items(paths: Iterable[str | Path]) -> Iterator[Item]:
 def _in_archive(file: str) -> Iterator[Item]:
     """The images in a tar or Parquet file; what cannot be listed is one image that cannot be read."""
     try:
-        if has_extension(file, PARQUET):
+        if has_extension(file, (PARQUET,)):
             yield from ((file, row) for row in range(count_rows(file)))
         else:
             yield from ((file, *member) for member in iterate_members(file) if is_image(member[0]))

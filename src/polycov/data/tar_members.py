@@ -19,9 +19,9 @@ def iterate_members(address: str) -> Iterator[Member]:
         OSError: if it cannot be read.
     """
     end = -1
-    with open_address(address) as file, tarfile.open(fileobj=_Headers(file), mode="r:") as tar:  # type: ignore[call-overload]
+    with open_address(address) as file, tarfile.open(fileobj=_Headers(file), mode="r:") as tar:
         while (member := tar.next()) is not None:
-            tar.members = []  # else it keeps all
+            tar.members = []  # type: ignore[attr-defined]  # else it keeps all
             if tar.offset <= end or member.size < 0:  # a size below zero would lead back
                 raise tarfile.ReadError("a member ends before it begins")
             end = tar.offset
