@@ -155,7 +155,8 @@ def test_broken_members_and_rows_are_named(tmp_path: Path) -> None:
 
 def test_a_damaged_tar_gives_what_comes_before_and_one_unreadable_image(tmp_path: Path) -> None:
     content = bytearray(tar_bytes({f"{i}.jpg": image for i, image in enumerate(IMAGES)}))
-    third = int(list(iterate_items([write(tmp_path / "a.tar", bytes(content))]))[3][2])
+    whole: list[Any] = list(iterate_items([write(tmp_path / "a.tar", bytes(content))]))
+    third = int(whole[3][2])
     content[third - 512 : third - 400] = b"x" * 112
     items = list(iterate_items([write(tmp_path / "a.tar", bytes(content))]))
     assert len(items) == 4
