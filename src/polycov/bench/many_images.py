@@ -20,7 +20,7 @@ from polycov.progress import Progress, Task
 
 Layout = Literal["folders", "tar"]
 Moment = tuple[float, int, float]  # seconds, images done, MiB
-PER_FOLDER, PER_TAR = 1_000, 10_000
+PER_FOLDER, PER_TAR, DIFFERENT = 1_000, 10_000, 1_000
 SMALL: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "size": 32, "workers": 0}
 
 
@@ -73,7 +73,11 @@ def _embed_and_report(folder: Path, sender: "Connection[Moment, Any]") -> None:
 
 
 def write_images(folder: Path, count: int, layout: Layout = "folders") -> None:
-    """Writes generated images of 32 × 32 pixels, a thousand to a folder or ten thousand to a tar."""
+    """Writes generated images of 32 × 32 pixels, a thousand to a folder or ten thousand to a tar.
+
+    A thousand are different; making a million would take longer than embedding them.
+    """
+    made = [jpeg(i) for i in range(min(count, DIFFERENT))]
     folder.mkdir(parents=True)
     size = PER_FOLDER if layout == "folders" else PER_TAR
     for start in range(0, count, size):
@@ -81,15 +85,15 @@ def write_images(folder: Path, count: int, layout: Layout = "folders") -> None:
         if layout == "folders":
             (folder / name).mkdir()
             for i in some:
-                (folder / name / f"{i:07d}.jpg").write_bytes(jpeg(i))
+                (folder / name / f"{i:07d}.jpg").write_bytes(made[i % DIFFERENT])
         else:
-            _write_tar(folder / f"{name}.tar", some)
+            _write_tar(folder / f"{name}.tar", some, made)
 
 
-def _write_tar(path: Path, images: range) -> None:
+def _write_tar(path: Path, images: range, made: list[bytes]) -> None:
     with tarfile.open(path, "w") as tar:
         for i in images:
-            content, member = jpeg(i), tarfile.TarInfo(f"{i:07d}.jpg")
+            content, member = made[i % DIFFERENT], tarfile.TarInfo(f"{i:07d}.jpg")
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))
 
