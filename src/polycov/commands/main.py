@@ -1,6 +1,5 @@
 """The command ``polycov``. Neither torch nor a command is imported before it is needed."""
 
-import ctypes
 import importlib
 import os
 import sys
@@ -9,6 +8,7 @@ from importlib.util import find_spec
 from typing import NoReturn
 
 from polycov.errors import MissingDependencyError, NonFiniteError, PolycovError, known
+from polycov.system.memory import keep_freed_memory
 from polycov.system.signals import exit_when_stuck, stop_on_signals, stop_with
 from polycov.system.text import printable
 
@@ -71,7 +71,7 @@ def _run(name: str, arguments: list[str]) -> None:
             if "TORCHELASTIC_RUN_ID" in os.environ:  # of torchrun and accelerate launch
                 stop_with(parent=os.getppid())
             module = importlib.import_module(f"polycov.commands.{name}")
-            _keep_freed_memory()
+            keep_freed_memory()
             module.run(arguments)
             _leave_process_group()
     except (MissingDependencyError, NonFiniteError) as error:
@@ -115,18 +115,6 @@ def _leave_process_group() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
-
-
-def _keep_freed_memory() -> None:
-    """Lets a CPU reuse freed memory instead of returning it to the system.
-
-    The C library returns blocks of more than 32 MB, such as activations, and clearing their pages again takes longer
-    than the network. Only glibc has this switch; elsewhere nothing happens.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:
-        mallopt(-3, 2**30)  # M_MMAP_THRESHOLD
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
 
 
 if __name__ == "__main__":

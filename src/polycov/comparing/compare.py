@@ -238,6 +238,7 @@ class ComparisonJob:
                 self.prepared.cache,
                 complete,
                 workers=self.options.runtime.workers,
+                backend=self.options.runtime.backend,
                 device=choose_device(self.options.runtime.device),
                 class_token=class_token is not None,
                 progress=self.progress,

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from polycov.inference.embedding_folder import EmbeddingFolder, Maker
 from polycov.inference.embedding_shards import Array, Shard, ShardFormat, shard_format
 from polycov.inference.embeddings import Embeddings
 from polycov.models.backbones import Backbone, input_size, load_plugin
+from polycov.models.backends.frozen import Backend, FrozenBackbone
 from polycov.models.head import PoolingHead
 from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
@@ -88,14 +89,21 @@ class Embedder:
     def __init__(
         self, backbone: Backbone, pool: Pool, preprocessing: Preprocessing, head: PoolingHead | None = None
     ) -> None:
+        self.local_features: Callable[[Tensor], Iterable[Tensor]] = lambda images: [backbone(images)]
         self.backbone, self.pool, self.preprocessing, self.head = backbone, pool, preprocessing, head
         parts = [backbone, pool, *([head.reduction] if head is not None else [])]
         self.digest = digest(nn.ModuleList(parts).state_dict())
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns the features of prepared images, (B, D)."""
-        features = self.backbone(images)
+        (features,) = self.local_features(images)
         return self.pool(features if self.head is None else self.head.reduce(features))
+
+    def freeze(self, backend: Backend, *, images: int, batch_size: int, progress: Progress = SILENT) -> None:
+        """Lets a backend run the backbone from now on; see `FrozenBackbone`."""
+        self.local_features = FrozenBackbone(
+            self.backbone, backend, images=images, batch_size=batch_size, progress=progress
+        )
 
 
 def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:
@@ -163,6 +171,7 @@ def embed(
     shards = -(-total // chosen.shard_size)
     if all(folder.has_shard(i, kind) for i in range(shards)):
         progress.message(f"already complete: {folder.path}")
+    embedder.freeze(chosen.runtime.backend, images=total, batch_size=chosen.batch_size, progress=progress)
     job = _Job(folder, chosen, kind, embedder, device)
     with _resumable(folder.path), progress.task("embedding", total) as task:
         while True:
@@ -264,7 +273,7 @@ class _Job:
         loading = load_batches(samples, self.embedder.preprocessing, batches, self.options.runtime.workers, skip)
         for images, _, indices in loading:
             if len(indices):
-                vectors = self.embedder(images.to(self.device, memory_format=torch.channels_last))
+                vectors = self.embedder(images.to(self.device))
                 codes, scale = quantize(vectors.cpu(), dtype)
                 features.append(codes.numpy())
                 scales += [] if scale is None else [scale.numpy()]

@@ -13,6 +13,7 @@ from polycov.data.images import ImageData, Samples, join
 from polycov.data.read import read_data, read_splits
 from polycov.errors import PolycovError, quoted
 from polycov.models.backbones import load_plugin
+from polycov.models.frozen_model import FrozenModel
 from polycov.progress import SILENT, Progress
 from polycov.system.files import cache_folder
 from polycov.system.json_files import write_json
@@ -174,10 +175,16 @@ def evaluate(run: str | Path | EvaluateOptions, *, progress: Progress = SILENT, 
 
     data = evaluation_data(loaded, chosen.data, chosen.split, exclude)
     source = ImageBatches(data, loaded.preprocessing, runtime.workers)
-    model = loaded.model.to(accelerator.device)
+    network = FrozenModel(
+        loaded.model.to(accelerator.device),
+        runtime.backend,
+        images=len(data["test"]),
+        batch_size=chosen.batch_size,
+        progress=progress,
+    )
     with progress.task("evaluating", len(data["test"]) // accelerator.num_processes) as task:
         predictions = predict_split(
-            model, source, "test", accelerator, batch_size=chosen.batch_size, mirror=chosen.mirror, task=task
+            network, source, "test", accelerator, batch_size=chosen.batch_size, mirror=chosen.mirror, task=task
         )
     folder = chosen.out or Path(chosen.run) / "evaluation"
     evaluation = replace(summarise(loaded, data, predictions, chosen), folder=folder)

@@ -11,6 +11,8 @@ from polycov.data.image_files import read_image
 from polycov.data.transforms import Preprocessing
 from polycov.data.walk import list_images
 from polycov.errors import NonFiniteError, PolycovError
+from polycov.models.backends.frozen import Backend
+from polycov.models.frozen_model import FrozenModel
 from polycov.models.model import Model
 from polycov.models.onnx import OnnxClassifier
 from polycov.progress import SILENT, Progress
@@ -39,13 +41,24 @@ class Classifier:
     Args:
         source: one of these, or a `Model`.
         device: device to compute on; ONNX files choose their own.
+        backend: what runs the backbone of a model; see `FrozenBackbone`.
+        images: how many there will be.
+        progress: receives which backend was chosen.
 
     Attributes:
         classes: their names.
         preprocessing: preprocessing of images.
     """
 
-    def __init__(self, source: str | Path | Model, device: str = "auto") -> None:
+    def __init__(
+        self,
+        source: str | Path | Model,
+        device: str = "auto",
+        *,
+        backend: Backend = "auto",
+        images: int = 1,
+        progress: Progress = SILENT,
+    ) -> None:
         self._device = torch.device("cpu")
         self._probabilities: Callable[..., Tensor]
         self.classes: list[str]
@@ -57,7 +70,8 @@ class Classifier:
             return
         model = source if isinstance(source, Model) else Model.from_pretrained(source)
         self._device = choose_device(device)
-        self._probabilities = model.to(self._device).predict
+        frozen = FrozenModel(model.to(self._device), backend, images=images, batch_size=1, progress=progress)
+        self._probabilities = frozen.predict
         self.classes, self.preprocessing = model.classes, model.preprocessing
 
     def __call__(self, file: Path, top: int = 5, mirror: bool = False) -> Prediction:
@@ -82,6 +96,7 @@ def predict(
     top: int = 5,
     mirror: bool = False,
     device: str = "auto",
+    backend: Backend = "auto",
     progress: Progress = SILENT,
 ) -> Iterator[Prediction]:
     """Yields the most probable classes of each image, one after another.
@@ -92,6 +107,7 @@ def predict(
         top: the number of classes per image.
         mirror: average predictions over each image and its mirror image.
         device: device to compute on.
+        backend: what runs the backbone of a model: "auto", "torch", "onnxruntime" or "openvino"; see `FrozenBackbone`.
         progress: receives the number of images done.
 
     Raises:
@@ -100,7 +116,8 @@ def predict(
     if top < 1:
         raise PolycovError(f"Expected top to be at least 1, got {top}.")
     files = image_files([images] if isinstance(images, str | Path) else images)
-    return _predictions(Classifier(source, device), files, top, mirror, progress)
+    classifier = Classifier(source, device, backend=backend, images=len(files), progress=progress)
+    return _predictions(classifier, files, top, mirror, progress)
 
 
 def _predictions(

@@ -10,6 +10,7 @@ from typing import Any, Literal, Self
 from polycov.data.broken import Broken
 from polycov.data.transforms import Crop
 from polycov.errors import PolycovError, known
+from polycov.models.backends.frozen import Backend, require_backend
 from polycov.models.head import Reduction
 from polycov.models.weights import OFFLINE_BACKBONE
 from polycov.system.files import open_to_read
@@ -140,6 +141,10 @@ class RuntimeOptions(Structured):
     """auto (CUDA, then MPS, then CPU), or a device such as cuda:1."""
     workers: int = 2
     """Processes that read images."""
+    backend: Backend = "auto"
+    """What runs a backbone that is not trained: torch, onnxruntime or openvino (pip install 'polycov[fast]'); auto:
+    on a CPU the fastest that is installed and agrees with torch on the first images, for 128 images or more; else
+    torch."""
     plugin: str | None = None
     """A Python file or module to import first, which registers backbones with timm (register_model)."""
 
@@ -148,9 +153,11 @@ class RuntimeOptions(Structured):
 
         Raises:
             PolycovError: otherwise.
+            MissingDependencyError: if the backend is not installed.
         """
         if self.workers < 0:
             raise PolycovError(f"Expected workers to be 0 or more, got {self.workers}.")
+        require_backend(self.backend)
         return self
 
 

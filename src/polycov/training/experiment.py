@@ -184,6 +184,7 @@ class Experiment:
             self.cache,
             channels=stored_channels(self.model, self.config.pooling.store_channels),
             workers=self.config.runtime.workers,
+            backend=self.config.runtime.backend,
             device=self.accelerator.device,
             rank=self.accelerator.process_index,
             world=self.accelerator.num_processes,

@@ -17,6 +17,7 @@ from polycov.data.loading import load_batches
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
+from polycov.models.backends.frozen import Backend, FrozenBackbone, StageAndLast
 from polycov.models.modes import evaluation_mode
 from polycov.models.tensors import digest
 from polycov.pooling.first_order import average
@@ -88,6 +89,7 @@ class Extraction:
         complete: the same backbone with all layers, to store the average of the last one too.
         batch_size: images per batch.
         workers: processes that read images.
+        backend: what runs the backbone; see `FrozenBackbone`.
         device: device to compute on.
         rank: rank of this process among those that share the work.
         world: the number of these processes.
@@ -103,6 +105,7 @@ class Extraction:
     complete: Backbone | None = None
     batch_size: int = 16
     workers: int = 2
+    backend: Backend = "auto"
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     rank: int = 0
     world: int = 1
@@ -124,6 +127,7 @@ class Extraction:
         names = [samples.name(i) for i in range(len(samples))]
         networks = nn.ModuleList([self.backbone, *([self.complete] if self.complete is not None else [])])
         networks.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._frozen = self._freeze(len(samples))
         with evaluation_mode(networks), torch.inference_mode():
             if self.rank > 0:
                 _barrier()  # the first process prepares the folders
@@ -139,7 +143,8 @@ class Extraction:
 
     def _open(self, names: list[str], channels: int, pools: Sequence[str]) -> Extracted:
         size, progress = self.preprocessing.size, self.progress
-        shape = tuple(self._local(torch.zeros(1, 3, size, size, device=self.device))[0].shape[1:])
+        blank = self.backbone(torch.zeros(1, 3, size, size, device=self.device))
+        shape = tuple(self._split_tokens(blank)[0].shape[1:])
         identity = self._identity(self.backbone)
         basis = self._basis(identity, math.prod(shape) // self.backbone.num_features, channels) if channels else None
         local = FeatureStore.open(self.cache, identity, names, shape, basis=basis, progress=progress)
@@ -198,13 +203,13 @@ class Extraction:
         description = f"principal components of {self.backbone.name}"
         with self.progress.task(description, len(samples)) as task:
             for images, indices in self._images(samples, range(len(samples))):
-                yield self._local(images)[0].float().cpu()
+                yield self._features(images, [])[0].float().cpu()
                 task.advance(len(indices))
 
     def _images(self, samples: Samples, indices: Sequence[int]) -> Iterator[tuple[Tensor, list[int]]]:
         batches = [indices[i : i + self.batch_size] for i in range(0, len(indices), self.batch_size)]
         for images, _, which in load_batches(samples, self.preprocessing, batches, self.workers):
-            yield images.to(self.device, memory_format=torch.channels_last), which.tolist()
+            yield images.to(self.device), which.tolist()
 
     def _fill(self, samples: Samples, extracted: Extracted, missing: list[set[int]], pools: list[Pool]) -> None:
         indices = sorted(set().union(*missing))
@@ -219,18 +224,23 @@ class Extraction:
             for store in extracted.stores:
                 store.flush()
 
-    def _local(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    def _freeze(self, images: int) -> FrozenBackbone:
+        """What gives local features, and those of the last layer where they are stored too, in one pass."""
+        network: nn.Module = self.backbone
+        if self.complete is not None and self.backbone.stage is not None:
+            network = StageAndLast(self.complete, self.backbone.stage)
+        options: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
+        return FrozenBackbone(network, self.backend, images=images, **options)
+
+    def _split_tokens(self, local: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Local features, and the class token, (B, 1, C), if it is stored beside them."""
-        local = self.backbone(images)
         return (local[:, self.backbone.prefix_tokens :], [local[:, :1]]) if self.class_token else (local, [])
 
     def _features(self, images: Tensor, pools: list[Pool]) -> list[Tensor]:
         """What goes into each store, from one pass through the network."""
-        if self.complete is None or self.backbone.stage is None:
-            local, last = self._local(images)
-        else:
-            local, final = self.complete.with_stage(images, self.backbone.stage)
-            last = [average(maps_to_tokens(final))[:, None]]
+        features, *final = self._frozen(images)
+        local, last = self._split_tokens(features)
+        last += [average(maps_to_tokens(x))[:, None] for x in final]
         return [local, *(pool.to(self.device)(local)[:, None] for pool in pools), *last]
 
     def _announce(self, extracted: Extracted) -> None:

@@ -9,6 +9,7 @@ from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
 from polycov.data.transforms import Preprocessing
 from polycov.models.backbones import Backbone
+from polycov.models.backends.frozen import Backend
 from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 from polycov.training.config import NetworkOptions
@@ -50,6 +51,7 @@ def extract_features(
     channels: int = 0,
     batch_size: int = 16,
     workers: int = 2,
+    backend: Backend = "auto",
     device: torch.device | None = None,
     rank: int = 0,
     world: int = 1,
@@ -69,6 +71,7 @@ def extract_features(
         channels: store this many principal components, see `ChannelBasis`; 0 for all channels as they are.
         batch_size: images per batch.
         workers: processes that read images.
+        backend: what runs the backbone; see `FrozenBackbone`.
         device: device to compute on; default CPU.
         rank: rank of this process among those that share the work.
         world: the number of these processes.
@@ -85,6 +88,7 @@ def extract_features(
             cache,
             batch_size=batch_size,
             workers=workers,
+            backend=backend,
             device=device or torch.device("cpu"),
             rank=rank,
             world=world,

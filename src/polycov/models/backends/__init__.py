@@ -1,0 +1,1 @@
+"""Faster ways to run a backbone that is not trained, each checked against torch before it is used."""

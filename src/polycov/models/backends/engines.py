@@ -1,0 +1,95 @@
+"""Networks compiled by onnxruntime or OpenVINO, for the CPU, in float32."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Outputs = list[Tensor]
+Array = np.ndarray[Any, Any]
+INSTALL = "Install with: pip install 'polycov[fast]'"
+NEEDS = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
+
+
+def missing_packages(name: str) -> list[str]:
+    """Returns what an engine needs and is not installed."""
+    return [package for package in NEEDS[name] if find_spec(package) is None]
+
+
+class Engine:
+    """A network compiled for batches of one size.
+
+    A smaller batch is filled up, a larger one is cut: an image gets the same features whatever batch it is in.
+
+    Args:
+        name: "onnxruntime" or "openvino".
+        network: network in evaluation mode that returns tensors, on the CPU, in float32.
+        shape: of its input, (B, 3, H, W).
+
+    Attributes:
+        name: name and version of the engine.
+        shape: of the input.
+    """
+
+    def __init__(self, name: str, network: nn.Module, shape: Sequence[int]) -> None:
+        self.name, self.shape = f"{name} {version(name)}", tuple(shape)
+        compiler = _onnxruntime if name == "onnxruntime" else _openvino
+        self._run = compiler(_as_onnx(network, self.shape), torch.get_num_threads())
+
+    def __call__(self, images: Tensor) -> Outputs:
+        """Returns the outputs for images (B, 3, H, W), with any B."""
+        parts = [self._whole(part) for part in images.split(self.shape[0])]
+        return [torch.cat(pieces) if len(pieces) > 1 else pieces[0] for pieces in zip(*parts, strict=True)]
+
+    def _whole(self, images: Tensor) -> Outputs:
+        count, whole = len(images), self.shape[0]
+        if count < whole:
+            images = torch.cat([images, images.new_zeros(whole - count, *images.shape[1:])])
+        outputs = self._run(images.contiguous().numpy())
+        return [torch.from_numpy(output)[:count] for output in outputs]
+
+
+def _as_onnx(network: nn.Module, shape: tuple[int, ...]) -> bytes:
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("ignore")  # the tracer's own
+        program = torch.export.export(network, (torch.zeros(shape),), strict=False)
+        exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
+    content: bytes = exported.model_proto.SerializeToString()
+    return content
+
+
+def _onnxruntime(model: bytes, threads: int) -> Callable[[Array], list[Array]]:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.log_severity_level = 3  # errors
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves the CPU to those who read images
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    (entry,) = session.get_inputs()
+    return lambda images: session.run(None, {entry.name: images})
+
+
+def _openvino(model: bytes, threads: int) -> Callable[[Array], list[Array]]:
+    import openvino
+
+    options = {
+        "INFERENCE_PRECISION_HINT": "f32",  # bfloat16 is its choice where the CPU has it
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # several processes would be given the same cores
+    }
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(model), "CPU", options)
+    count = len(compiled.outputs)
+
+    def run(images: Array) -> list[Array]:
+        results = compiled(images, share_inputs=True)
+        return [results[i] for i in range(count)]
+
+    return run

@@ -1,0 +1,150 @@
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from polycov.errors import MissingDependencyError
+from polycov.models.backbones import Backbone
+from polycov.models.backends import engines, frozen
+from polycov.models.backends.frozen import FEW, TOLERANCE, Backend, FrozenBackbone, StageAndLast, relative_distance
+from polycov.progress import LogProgress
+
+CASES: list[tuple[str, dict[str, Any]]] = [
+    ("test_resnet", {"last_stride": False}),
+    ("test_resnet", {"stage": 2}),
+    ("test_efficientnet", {}),
+    ("test_vit", {"keep_prefix": True}),
+    ("test_vit", {"stage": 1}),
+    ("test_convnext", {}),
+]
+COMPILED: list[Backend] = ["onnxruntime", "openvino", "openvino", "openvino", "onnxruntime", "onnxruntime"]
+RUNS = [
+    *(pytest.param(*case, "torch") for case in CASES),
+    *(pytest.param(*case, backend, marks=pytest.mark.slow) for case, backend in zip(CASES, COMPILED, strict=True)),
+    pytest.param(*CASES[3], "onnxruntime", marks=pytest.mark.slow),
+    pytest.param(*CASES[0], "openvino", marks=pytest.mark.slow),
+]
+
+
+def images(count: int, size: int) -> Tensor:
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def backbone(name: str, **options: Any) -> Backbone:
+    torch.manual_seed(0)
+    return Backbone(name, weights="none", size=160 if name == "test_vit" else 64, **options).eval()
+
+
+@pytest.mark.parametrize(("name", "options", "backend"), RUNS)
+def test_every_backend_gives_what_torch_gives(name: str, options: dict[str, Any], backend: Backend) -> None:
+    network = backbone(name, **options)
+    compiled = FrozenBackbone(network, backend, batch_size=4)
+    x = images(6, network.size)  # more than a batch, and not a multiple of it
+    with torch.inference_mode():
+        expected = network(x)
+        (output,) = compiled(x)
+    assert output.shape == expected.shape
+    assert relative_distance([output], [expected]) < TOLERANCE
+    assert compiled.name.startswith(backend)
+    for part in (x[:1], x[1:4]):
+        assert relative_distance(compiled(part), [network(part).detach()]) < TOLERANCE
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("openvino", marks=pytest.mark.slow)])
+def test_a_stage_and_the_last_layer_come_from_one_pass(backend: Backend) -> None:
+    complete = backbone("test_resnet")
+    x = images(3, 64)
+    with torch.inference_mode():
+        expected = [*complete.with_stage(x, 2)]
+    assert relative_distance(FrozenBackbone(StageAndLast(complete, 2), backend)(x), expected) < TOLERANCE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("backend", ["onnxruntime", "openvino"])
+def test_an_image_has_the_same_features_in_every_batch(backend: Backend) -> None:
+    network = backbone("test_resnet")
+    x = images(5, 64)
+    compiled = FrozenBackbone(network, backend, batch_size=5)
+    (whole,), (part,) = compiled(x), compiled(x[3:])
+    assert torch.equal(whole[3:], part)
+
+
+def test_few_images_leave_the_network_as_it_is() -> None:
+    network, x = backbone("test_resnet"), images(2, 64)
+    lines: list[str] = []
+    few = FrozenBackbone(network, images=FEW - 1, progress=LogProgress(lines.append))
+    with torch.inference_mode():
+        assert torch.equal(few(x)[0], network(x.contiguous(memory_format=torch.channels_last)))
+    assert (few.name, lines) == ("torch", [])
+
+
+@pytest.mark.slow
+def test_auto_takes_the_fastest_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = backbone("test_resnet"), images(2, 64)
+    hidden: set[str] = set()
+    monkeypatch.setattr(engines, "find_spec", lambda name: None if name in hidden else find_spec(name))
+    names = []
+    for package in ("", "openvino", "onnxruntime"):
+        hidden.add(package)
+        lines: list[str] = []
+        auto = FrozenBackbone(network, images=FEW, progress=LogProgress(lines.append))
+        auto(x)
+        names.append(auto.name.split()[0])
+        assert "within" in lines[0]
+    assert names == ["openvino", "onnxruntime", "torch"]
+
+
+def test_a_missing_engine_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "openvino" else find_spec(name))
+    with pytest.raises(MissingDependencyError, match=r"'openvino' needs openvino\. .*polycov\[fast\]"):
+        FrozenBackbone(backbone("test_resnet"), "openvino")
+
+
+class Odd(nn.Module):
+    """A network that no exporter takes: what it does depends on values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if float(x.sum()) > 0 else x * 3
+
+
+def test_what_cannot_be_compiled_runs_on_torch_and_says_so() -> None:
+    lines: list[str] = []
+    network = FrozenBackbone(Odd(), "openvino", progress=LogProgress(lines.append))
+    x = torch.ones(2, 3, 8, 8)
+    torch.testing.assert_close(network(x), [2 * x])
+    torch.testing.assert_close(network(-x), [-3 * x])
+    assert network.name == "torch"
+    assert len(lines) == 1
+    assert "openvino cannot run this backbone" in lines[0]
+
+
+@pytest.mark.parametrize("wrong", [1 + 2 * TOLERANCE, float("nan")])
+def test_an_engine_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+    network, x = backbone("test_resnet"), images(2, 64)
+    monkeypatch.setattr(frozen, "Engine", lambda name, network, shape: lambda images: [wrong * network(images)])
+    lines: list[str] = []
+    compiled = FrozenBackbone(network, "onnxruntime", progress=LogProgress(lines.append))
+    with torch.inference_mode():
+        assert relative_distance(compiled(x), [network(x)]) < TOLERANCE
+    assert compiled.name == "torch with BatchNorm folded"
+    assert "onnxruntime is not used" in lines[0]
+
+
+def test_images_of_another_size_and_no_images_work() -> None:
+    network = backbone("test_resnet")
+    compiled = FrozenBackbone(network, "onnxruntime", batch_size=2)
+    assert compiled(images(0, 64))[0].shape[0] == 0
+    compiled(images(2, 64))
+    assert compiled(images(2, 96))[0].shape == network(images(2, 96)).shape
+
+
+def test_engines_use_as_many_threads_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(engines, "_as_onnx", lambda network, shape: b"")
+    for name in ("_onnxruntime", "_openvino"):
+        monkeypatch.setattr(engines, name, lambda model, threads: seen.append(threads))
+    for backend in ("onnxruntime", "openvino"):
+        engines.Engine(backend, nn.Identity(), (1, 3, 8, 8))
+    assert seen == [torch.get_num_threads()] * 2
