@@ -33,6 +33,8 @@ def test_methods_have_the_specs_of_the_literature() -> None:
         "mean-cov": "[average, covariance | sqrt(5) | triu] | balance(1, 2)",
         "mean-cov-fit": "[average, covariance | sqrt(5) | count_sketch(8192)] | balance(1, 2) | "
         "project(64, fit=classes)",
+        "auto-fit": "[average, covariance | sqrt(5) | count_sketch(32768)] | balance(fit=classes) | "
+        "project(512, fit=classes, shrinkage=auto)",
         "taylor-sqrt": "covariance | sqrt_taylor(11) | triu",
         "pade-sqrt": "covariance | sqrt_pade(5) | triu",
         "svd-pade": "covariance | sqrt(exact) | triu",
@@ -125,7 +127,7 @@ def test_is_first_order_says_so_of_methods_and_specs() -> None:
 
 def test_fitted_dim_is_that_of_the_projection() -> None:
     assert fitted_dim("ipccp-fit", None) == 512
-    assert fitted_dim("ipccp-fit", 64) == fitted_dim("mean-cov-fit", 64) == 64
+    assert fitted_dim("ipccp-fit", 64) == fitted_dim("mean-cov-fit", 64) == fitted_dim("auto-fit", 64) == 64
     assert fitted_dim("covariance | sqrt(5) | count_sketch(512) | project(256)", 64) == 256
     assert all(fitted_dim(name, 64) == 0 for name in polycov.list_methods() if not name.endswith("-fit"))
 

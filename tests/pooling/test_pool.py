@@ -94,7 +94,7 @@ def test_properties_of_the_methods(name: str) -> None:
     assert pool.first_order == (name in (*first_order, "class-token-mean"))
     trained = ("attentive-probe", "efficient-probe", "moment-probing")
     assert pool.needs_training == (name in trained) == needs_training(name)
-    fitted = name in ("ipccp-fit", "mean-cov", "mean-cov-fit")
+    fitted = name in ("ipccp-fit", "mean-cov", "mean-cov-fit", "auto-fit")
     assert pool.fittable == fitted
     assert pool.is_fitted == (not fitted)
     assert pool.needs_eigenvalues == (name in ("pade-sqrt", "power-euclidean", "log-cholesky") or "exact" in pool.spec)

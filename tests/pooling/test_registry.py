@@ -28,7 +28,7 @@ def test_stages_are_listed_by_kind_and_name() -> None:
 def test_the_signature_has_the_arguments_of_a_spec_without_those_of_the_pool() -> None:
     assert str(get_stage("tensor_sketch", ("vector",), "").signature) == "(dim: int, *, learnable: bool = False)"
     assert list(get_stage("triu", ("vector",), "").signature.parameters) == []
-    assert list(get_stage("project", ("post",), "").signature.parameters) == ["dim", "fit"]
+    assert list(get_stage("project", ("post",), "").signature.parameters) == ["dim", "fit", "shrinkage"]
 
 
 def test_the_summary_is_the_first_line_of_the_docstring() -> None:

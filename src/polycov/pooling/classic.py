@@ -126,6 +126,12 @@ def mean_cov_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     return f"[{parts}] | balance(1, 2) | project({dim}, fit=classes)"
 
 
+def auto_fit(dim: int = 512, iterations: int = 5, width: int = 32768) -> str:
+    """mean-cov-fit whose weights of mean and root and whose shrinkage are chosen on the training images (polycov)."""
+    parts = f"average, covariance | sqrt({iterations}) | count_sketch({width})"
+    return f"[{parts}] | balance(fit=classes) | project({dim}, fit=classes, shrinkage=auto)"
+
+
 CLASSIC = (
     average,
     max_,
@@ -148,4 +154,5 @@ CLASSIC = (
     ipccp_fit,
     mean_cov,
     mean_cov_fit,
+    auto_fit,
 )

@@ -98,5 +98,5 @@ def test_labels_must_be_given() -> None:
     x = torch.rand(10, 5, 4)
     wrong: list[list[Any]] = [[x], [(x, torch.rand(10))], [(x, torch.arange(10)), x]]
     for batches in wrong:
-        with pytest.raises(polycov.PolycovError, match="fit=classes needs labels: expected batches"):
+        with pytest.raises(polycov.PolycovError, match="A fit to classes needs labels: expected batches"):
             pool.fit(batches)

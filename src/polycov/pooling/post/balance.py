@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from polycov.errors import PolycovError, finite_number
+from polycov.errors import PolycovError, finite_number, known
 from polycov.pooling.post.base import FittedPost
+from polycov.pooling.post.cross_validation import choose_weights
 from polycov.pooling.post.statistics import Statistics
 from polycov.pooling.registry import register
 
@@ -28,7 +29,10 @@ def balancing_factors(variances: Tensor, blocks: tuple[int, ...], weights: tuple
     return torch.cat(factors)
 
 
-@register("post", "balance", "balance", "balance(2)")
+FITS = ("energy", "classes")
+
+
+@register("post", "balance", "balance", "balance(2)", "balance(fit=classes)")
 class Balance(FittedPost):
     """Scales each of the features side by side so that its variance on training features adds up to weight².
 
@@ -37,6 +41,9 @@ class Balance(FittedPost):
 
     Args:
         weights: one for each of the features side by side; none for all 1.
+        fit: energy, for these weights; classes, for the weights, 0 included, with the smallest generalised
+            cross-validation error of a ridge classifier (`polycov.pooling.post.cross_validation`): batches come with
+            labels.
         features: the dimension of the input.
         blocks: the sizes of the features side by side.
     """
@@ -44,14 +51,18 @@ class Balance(FittedPost):
     degree = 1.0
     factors: Tensor
 
-    def __init__(self, *weights: float, features: int, blocks: tuple[int, ...]) -> None:
+    def __init__(self, *weights: float, fit: str = "energy", features: int, blocks: tuple[int, ...]) -> None:
         super().__init__(features)
+        if fit not in FITS:
+            raise PolycovError(f"Unknown fit {fit!r} of balance. {known(str(fit), FITS)}")
+        if fit == "classes" and weights:
+            raise PolycovError("balance(fit=classes) chooses the weights: expected none.")
         if len(weights) not in (0, len(blocks)):
             raise PolycovError(
                 f"Expected as many weights of balance as there are features side by side, {len(blocks)}, or none, got "
                 f"{len(weights)}."
             )
-        self.blocks = blocks
+        self.blocks, self.kind = blocks, fit
         self.weights = tuple(finite_number("balance", "weight", w, 0, 1e6) for w in weights) or (1.0,) * len(blocks)
         self.register_buffer("factors", torch.zeros(features))
 
@@ -60,12 +71,14 @@ class Balance(FittedPost):
         """Sets the scale of each block.
 
         Raises:
-            PolycovError: if there are no samples.
+            PolycovError: if there are no samples, or a fit to classes gets no labels.
         """
         if not statistics.samples:
             raise PolycovError("Cannot fit balance to 0 samples.")
         _, variances = statistics.spread()
-        self.factors.copy_(balancing_factors(variances, self.blocks, self.weights))
+        equal = balancing_factors(variances, self.blocks, (1.0,) * len(self.blocks))
+        chosen = choose_weights(statistics, self.blocks, equal) if self.kind == "classes" else self.weights
+        self.factors.copy_(balancing_factors(variances, self.blocks, chosen))
         self._set_fitted()
 
     def forward(self, x: Tensor) -> Tensor:

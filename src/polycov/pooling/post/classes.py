@@ -21,7 +21,7 @@ Covariance Normalization for SVM-Based Speaker Recognition", Interspeech 2006.
 import torch
 from torch import Tensor
 
-from polycov.errors import PolycovError
+from polycov.pooling.post.cross_validation import choose_strength, class_counts
 from polycov.pooling.post.pca import Spectrum, spectrum
 from polycov.pooling.post.statistics import Statistics
 
@@ -34,26 +34,32 @@ def between_classes(statistics: Statistics, of: Spectrum) -> Tensor:
     Raises:
         PolycovError: if there are rows without labels.
     """
-    if not statistics.labelled:
-        raise PolycovError(
-            "A projection with fit=classes needs labels: expected batches (features, labels), as from a DataLoader."
-        )
-    sums = statistics.class_sums().values()
-    counts = torch.tensor([float(n) for n, _ in sums], dtype=torch.float64, device=of.mean.device)[:, None]
-    return (torch.stack([total for _, total in sums]) - counts * of.mean) @ of.vectors / counts.sqrt()
+    counts = class_counts(statistics).to(of.mean.device)[:, None]
+    totals = torch.stack([total for _, total in statistics.class_sums().values()])
+    return (totals - counts * of.mean) @ of.vectors / counts.sqrt()
 
 
-def class_components(statistics: Statistics, k: int) -> tuple[Tensor, Tensor]:
+def class_components(statistics: Statistics, k: int, strength: float | None = STRENGTH) -> tuple[Tensor, Tensor]:
     """Returns the mean (D,) and the directions w (k', D), in float64: those with the largest μ first.
 
     k' is k, or the rank of the data if that is less. The sign of each direction makes its largest entry positive.
+
+    Args:
+        statistics: of the features, with labels.
+        k: how many.
+        strength: α over the mean squared length of a feature; None for the one that a ridge classifier of the same
+            features has the smallest generalised cross-validation error with. It has the same α: its weights,
+            (S + αI)⁻¹ times the means of the classes, span what (S_w + αI)⁻¹ times them does.
 
     Raises:
         PolycovError: if there are no rows, or rows without labels.
     """
     of = spectrum(statistics)
     between = between_classes(statistics, of)
-    alpha = STRENGTH * float(of.values.sum()) / statistics.samples
+    if strength is None:
+        counts = class_counts(statistics).to(between)
+        strength = choose_strength(of.values, between * counts.sqrt()[:, None], counts).strength
+    alpha = strength * float(of.values.sum()) / statistics.samples
     within = torch.linalg.cholesky(torch.diag(of.values + alpha) - between.mT @ between)
     root = torch.linalg.solve_triangular(within, torch.diag(of.values.sqrt()), upper=False)
     leading = torch.linalg.eigh(root @ root.mT).eigenvectors[:, -k:].flip(1)
