@@ -45,6 +45,17 @@ def test_batches_come_in_the_given_order(samples: Samples, workers: int) -> None
     assert torch.equal(batches[0][0][1], preprocessing(make_image(0, 0)))
 
 
+def test_pixels_are_those_of_the_prepared_images(samples: Samples) -> None:
+    preprocessing = Preprocessing(12, 16, mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6))
+    ((pixels, _, _),) = load_batches(samples, preprocessing, [[2, 0]], pixels=True)
+    ((images, _, _),) = load_batches(samples, preprocessing, [[2, 0]])
+    assert (pixels.dtype, tuple(pixels.shape)) == (torch.uint8, (2, 12, 12, 3))
+    assert torch.equal(preprocessing.normalise(pixels), images)
+    skipped: list[int] = []
+    ((pixels, _, _),) = load_batches(samples, preprocessing, [[4, 0]], 0, lambda i, _: skipped.append(i), pixels=True)
+    assert (len(pixels), skipped) == (1, [4])
+
+
 def test_pairs_of_index_and_seed_are_augmented(samples: Samples) -> None:
     preprocessing = Preprocessing(16, 32, crop="random")
     ((images, _, indices),) = load_batches(samples, preprocessing, [[(2, 11), (2, 12)]])

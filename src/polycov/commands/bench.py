@@ -13,6 +13,7 @@ from polycov.bench.measure import slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROOTS, ROUTE_GRID, Row, Shape
 from polycov.commands import numerics, scale
 from polycov.commands.parsing import parse
+from polycov.commands.pipeline import Backend, run_pipeline
 from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
 from polycov.explaining.faithfulness_options import FaithfulnessOptions
@@ -21,7 +22,7 @@ from polycov.system.devices import choose_device
 from polycov.system.environment import hardware
 from polycov.system.tables import Cell, Table
 
-Times = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain"]
+Times = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain", "pipeline"]
 What = Times | Literal["faithfulness", "fuzz", "gradients", "load"]
 
 
@@ -35,7 +36,8 @@ class Bench:
     (needs timm). ideas: alternatives that were tried. roots: matrix functions beside the exact root, on real features
     (needs timm). explain: explanations beside a forward pass. faithfulness: what hiding the regions of maps does to the
     score (needs --run). fuzz: random cases against a reference in float64. gradients: their errors by condition number,
-    beside formulas from elsewhere. load: 100,000 images, killed half-way; 500,000 names; 5,000 classes (needs timm)."""
+    beside formulas from elsewhere. load: 100,000 images, killed half-way; 500,000 names; 5,000 classes (needs timm).
+    pipeline: images per second of each part from files to features (needs timm)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -63,13 +65,15 @@ class Bench:
     functions: tuple[str, ...] = ROOTS
     """With roots: functions as they appear in a spec; times are relative to the first."""
     data: str = "typefaces"
-    """With roots: images, as for train."""
+    """With roots: images, as for train. With pipeline: a folder of images; default generated ones."""
+    backend: Backend = "auto"
+    """With pipeline: what runs the backbone."""
     seeds: int = 3
     """With roots: number of seeds of the accuracy."""
     run: tuple[Path, ...] = ()
     """With faithfulness: folders of finished runs."""
     images: int = FaithfulnessOptions.images
-    """With faithfulness: number of test images, chosen by a seed."""
+    """With faithfulness: number of test images, chosen by a seed. With pipeline: number of images."""
     maps: tuple[str, ...] = FaithfulnessOptions.maps
     """With faithfulness: maps to compare; also exact-runner-up and grad-cam-reduced."""
     share: float = FaithfulnessOptions.step
@@ -290,5 +294,6 @@ RUNS = {
     "fuzz": lambda options, shape, terminal: numerics.fuzz(terminal, options.first, options.cases),
     "gradients": lambda options, shape, terminal: numerics.gradients(terminal),
     "load": lambda options, shape, terminal: scale.load(terminal, options.load, options.load_images, options.layout),
+    "pipeline": lambda o, shape, terminal: run_pipeline(terminal, o.data, o.images, o.backend, o.rounds),
 }
 FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure, "gradients": gradients_figure}

@@ -78,9 +78,17 @@ class Preprocessing:
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Returns the tensor of an image in evaluation."""
+        return self.normalise(self.pixels(image))
+
+    def pixels(self, image: Image.Image) -> Tensor:
+        """Returns the pixels of an image in evaluation, (H, W, 3) in uint8, for `normalise`."""
         image = self._resized(image)
         left, top = round((image.width - self.size) / 2), round((image.height - self.size) / 2)
-        return self._tensor(image.crop((left, top, left + self.size, top + self.size)))
+        return torch.from_numpy(np.array(image.crop((left, top, left + self.size, top + self.size))))
+
+    def normalise(self, pixels: Tensor) -> Tensor:
+        """Returns what the network takes, (…, 3, H, W), of pixels (…, H, W, 3)."""
+        return normalise(pixels, torch.tensor(self.mean), torch.tensor(self.std))
 
     def augmented(self, image: Image.Image, seed: int) -> Tensor:
         """Returns the tensor of an image in training, augmented; the same seed gives the same tensor."""
@@ -100,7 +108,7 @@ class Preprocessing:
             image = image.crop((left, top, left + self.size, top + self.size))
         if flip:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-        return self._tensor(image)
+        return self.normalise(torch.from_numpy(np.array(image)))
 
     def _resized(self, image: Image.Image) -> Image.Image:
         longest = 16 * min(image.size)
@@ -112,10 +120,10 @@ class Preprocessing:
         sides = (self.resize, self.resize) if self.squash else sides
         return image if image.size == sides else image.resize(sides, FILTERS[self.interpolation])
 
-    def _tensor(self, image: Image.Image) -> Tensor:
-        pixels = torch.from_numpy(np.array(image, dtype=np.float32)).permute(2, 0, 1) / 255
-        mean, std = (torch.tensor(values).view(3, 1, 1) for values in (self.mean, self.std))
-        return (pixels - mean) / std
+
+def normalise(pixels: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Returns (x/255 − mean)/std of pixels (…, H, W, 3) in float32, as (…, 3, H, W)."""
+    return ((pixels.float() / 255 - mean) / std).movedim(-1, -3)
 
 
 def _random_area(size: tuple[int, int], uniform: Callable[[float, float], float]) -> tuple[float, float, float, float]:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -89,20 +89,25 @@ class Embedder:
     def __init__(
         self, backbone: Backbone, pool: Pool, preprocessing: Preprocessing, head: PoolingHead | None = None
     ) -> None:
-        self.local_features: Callable[[Tensor], Iterable[Tensor]] = lambda images: [backbone(images)]
+        self.local_features = FrozenBackbone(backbone, images=0, preprocessing=preprocessing)
         self.backbone, self.pool, self.preprocessing, self.head = backbone, pool, preprocessing, head
         parts = [backbone, pool, *([head.reduction] if head is not None else [])]
         self.digest = digest(nn.ModuleList(parts).state_dict())
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Returns the features of prepared images, (B, D)."""
+        """Returns the features of prepared images, or of pixels in uint8, (B, H, W, 3), as (B, D)."""
         (features,) = self.local_features(images)
         return self.pool(features if self.head is None else self.head.reduce(features))
 
     def freeze(self, backend: Backend, *, images: int, batch_size: int, progress: Progress = SILENT) -> None:
         """Lets a backend run the backbone from now on; see `FrozenBackbone`."""
         self.local_features = FrozenBackbone(
-            self.backbone, backend, images=images, batch_size=batch_size, progress=progress
+            self.backbone,
+            backend,
+            images=images,
+            batch_size=batch_size,
+            preprocessing=self.preprocessing,
+            progress=progress,
         )
 
 
@@ -270,7 +275,8 @@ class _Job:
         kept: list[str] = []
         features: list[Array] = [np.zeros((0, self.embedder.pool.out_features), dtype=dtype)]
         scales: list[Array] = [np.zeros(0, np.float32)]
-        loading = load_batches(samples, self.embedder.preprocessing, batches, self.options.runtime.workers, skip)
+        preprocessing, workers = self.embedder.preprocessing, self.options.runtime.workers
+        loading = load_batches(samples, preprocessing, batches, workers, skip, pixels=True)
         for images, _, indices in loading:
             if len(indices):
                 vectors = self.embedder(images.to(self.device))

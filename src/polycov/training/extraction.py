@@ -208,7 +208,7 @@ class Extraction:
 
     def _images(self, samples: Samples, indices: Sequence[int]) -> Iterator[tuple[Tensor, list[int]]]:
         batches = [indices[i : i + self.batch_size] for i in range(0, len(indices), self.batch_size)]
-        for images, _, which in load_batches(samples, self.preprocessing, batches, self.workers):
+        for images, _, which in load_batches(samples, self.preprocessing, batches, self.workers, pixels=True):
             yield images.to(self.device), which.tolist()
 
     def _fill(self, samples: Samples, extracted: Extracted, missing: list[set[int]], pools: list[Pool]) -> None:
@@ -229,8 +229,14 @@ class Extraction:
         network: nn.Module = self.backbone
         if self.complete is not None and self.backbone.stage is not None:
             network = StageAndLast(self.complete, self.backbone.stage)
-        options: dict[str, Any] = {"batch_size": self.batch_size, "progress": self.progress}
-        return FrozenBackbone(network, self.backend, images=images, **options)
+        return FrozenBackbone(
+            network,
+            self.backend,
+            images=images,
+            batch_size=self.batch_size,
+            preprocessing=self.preprocessing,
+            progress=self.progress,
+        )
 
     def _split_tokens(self, local: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Local features, and the class token, (B, 1, C), if it is stored beside them."""

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from polycov.data.transforms import Preprocessing
 from polycov.errors import MissingDependencyError
 from polycov.models.backbones import Backbone
 from polycov.models.backends import engines, frozen
@@ -71,6 +72,17 @@ def test_an_image_has_the_same_features_in_every_batch(backend: Backend) -> None
     assert torch.equal(whole[3:], part)
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch", pytest.param("openvino", marks=pytest.mark.slow)])
+def test_pixels_give_what_prepared_images_give(backend: Backend) -> None:
+    network, preprocessing = backbone("test_resnet"), Preprocessing(64, 64, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    pixels = torch.randint(0, 256, (3, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    compiled = FrozenBackbone(network, backend, images=0, preprocessing=preprocessing)
+    with torch.inference_mode():
+        expected = [network(preprocessing.normalise(pixels))]
+        assert relative_distance(compiled(pixels), expected) < (1e-7 if backend == "auto" else TOLERANCE)
+        assert relative_distance(compiled(preprocessing.normalise(pixels)), expected) < TOLERANCE
+
+
 def test_few_images_leave_the_network_as_it_is() -> None:
     network, x = backbone("test_resnet"), images(2, 64)
     lines: list[str] = []
@@ -123,7 +135,7 @@ def test_what_cannot_be_compiled_runs_on_torch_and_says_so() -> None:
 @pytest.mark.parametrize("wrong", [1 + 2 * TOLERANCE, float("nan")])
 def test_an_engine_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     network, x = backbone("test_resnet"), images(2, 64)
-    monkeypatch.setattr(frozen, "Engine", lambda name, network, shape: lambda images: [wrong * network(images)])
+    monkeypatch.setattr(frozen, "Engine", lambda name, network, example: lambda images: [wrong * network(images)])
     lines: list[str] = []
     compiled = FrozenBackbone(network, "onnxruntime", progress=LogProgress(lines.append))
     with torch.inference_mode():
@@ -142,9 +154,9 @@ def test_images_of_another_size_and_no_images_work() -> None:
 
 def test_engines_use_as_many_threads_as_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    monkeypatch.setattr(engines, "_as_onnx", lambda network, shape: b"")
+    monkeypatch.setattr(engines, "_as_onnx", lambda network, example: b"")
     for name in ("_onnxruntime", "_openvino"):
         monkeypatch.setattr(engines, name, lambda model, threads: seen.append(threads))
     for backend in ("onnxruntime", "openvino"):
-        engines.Engine(backend, nn.Identity(), (1, 3, 8, 8))
+        engines.Engine(backend, nn.Identity(), torch.zeros(1, 3, 8, 8))
     assert seen == [torch.get_num_threads()] * 2

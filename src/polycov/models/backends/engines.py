@@ -1,7 +1,7 @@
 """Networks compiled by onnxruntime or OpenVINO, for the CPU, in float32."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -29,20 +29,20 @@ class Engine:
     Args:
         name: "onnxruntime" or "openvino".
         network: network in evaluation mode that returns tensors, on the CPU, in float32.
-        shape: of its input, (B, 3, H, W).
+        example: an input, such as images (B, 3, H, W).
 
     Attributes:
         name: name and version of the engine.
         shape: of the input.
     """
 
-    def __init__(self, name: str, network: nn.Module, shape: Sequence[int]) -> None:
-        self.name, self.shape = f"{name} {version(name)}", tuple(shape)
+    def __init__(self, name: str, network: nn.Module, example: Tensor) -> None:
+        self.name, self.shape = f"{name} {version(name)}", tuple(example.shape)
         compiler = _onnxruntime if name == "onnxruntime" else _openvino
-        self._run = compiler(_as_onnx(network, self.shape), torch.get_num_threads())
+        self._run = compiler(_as_onnx(network, example), torch.get_num_threads())
 
     def __call__(self, images: Tensor) -> Outputs:
-        """Returns the outputs for images (B, 3, H, W), with any B."""
+        """Returns the outputs for images like the example, with any B."""
         parts = [self._whole(part) for part in images.split(self.shape[0])]
         return [torch.cat(pieces) if len(pieces) > 1 else pieces[0] for pieces in zip(*parts, strict=True)]
 
@@ -54,10 +54,10 @@ class Engine:
         return [torch.from_numpy(output)[:count] for output in outputs]
 
 
-def _as_onnx(network: nn.Module, shape: tuple[int, ...]) -> bytes:
+def _as_onnx(network: nn.Module, example: Tensor) -> bytes:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")  # the tracer's own
-        program = torch.export.export(network, (torch.zeros(shape),), strict=False)
+        program = torch.export.export(network, (example,), strict=False)
         exported: Any = torch.onnx.export(program, dynamo=True, verbose=False, optimize=True)
     content: bytes = exported.model_proto.SerializeToString()
     return content

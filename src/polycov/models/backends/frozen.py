@@ -6,6 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from polycov.data.transforms import Preprocessing, normalise
 from polycov.errors import MissingDependencyError
 from polycov.models.backbones import Backbone
 from polycov.models.backends.engines import INSTALL, NEEDS, Engine, Outputs, missing_packages
@@ -43,6 +44,22 @@ class StageAndLast(nn.Module):
         return self.backbone.with_stage(images, self.stage)
 
 
+class FromPixels(nn.Module):
+    """A network that takes pixels, (B, H, W, 3) in uint8, beside images that are prepared already."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.network = network
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(getattr(preprocessing, name)))
+
+    def forward(self, images: Tensor) -> Any:
+        return self.network(normalise(images, self.mean, self.std) if images.dtype == torch.uint8 else images)
+
+
 class FrozenBackbone:
     """A network whose weights stay as they are, on a backend that is chosen, compiled and checked at the first batch.
 
@@ -57,6 +74,7 @@ class FrozenBackbone:
             "auto" leaves the network as it is.
         images: how many there are in all.
         batch_size: images per batch; others work too.
+        preprocessing: if given, images may be pixels in uint8, (B, H, W, 3), and become normalised by the backend.
         progress: receives what was chosen, and why.
 
     Attributes:
@@ -71,26 +89,30 @@ class FrozenBackbone:
         *,
         images: int | None = None,
         batch_size: int = 16,
+        preprocessing: Preprocessing | None = None,
         progress: Progress = SILENT,
     ) -> None:
-        self.network, self.backend, self.images = network, backend, images
+        self.network = network if preprocessing is None else FromPixels(network, preprocessing)
+        self.backend, self.images = backend, images
         self.batch_size, self.progress = batch_size, progress
         self.name, self.distance = "", 0.0
         self._compute: Callable[[Tensor], Outputs] | None = None
-        self._shape: tuple[int, ...] = ()
+        self._kind: tuple[Any, ...] = ()
         require_backend(backend)
         keep_freed_memory()
 
     @torch.inference_mode()
     def __call__(self, images: Tensor) -> Outputs:
-        """Returns the outputs of the network for images (B, 3, H, W), as a list."""
+        """Returns the outputs of the network for images (B, 3, H, W), or pixels (B, H, W, 3), as a list."""
         with evaluation_mode(self.network):
+            kind = (images.dtype, *images.shape[1:])
             if self._compute is None:
-                self._compute, self._shape = self._choose(images), tuple(images.shape[1:])
-            return self._eager(images) if tuple(images.shape[1:]) != self._shape else self._compute(images)
+                self.network.to(images.device)
+                self._compute, self._kind = self._choose(images), kind
+            return self._compute(images) if kind == self._kind else self._eager(images)
 
     def _eager(self, images: Tensor) -> Outputs:
-        return _as_list(self.network(images.contiguous(memory_format=torch.channels_last)))  # the faster layout
+        return _run(self.network, images)
 
     def _choose(self, images: Tensor) -> Callable[[Tensor], Outputs]:
         few = self.backend == "auto" and self.images is not None and self.images < FEW
@@ -123,17 +145,20 @@ class FrozenBackbone:
         if self.backend == "auto" and images.device.type == "cpu":
             engines = [name for name in FASTEST if not missing_packages(name)]
         for name in engines:
-            yield name, lambda name=name: Engine(name, self.network, shape)  # type: ignore[misc]
+            yield name, lambda name=name: Engine(name, self.network, images.new_zeros(shape))  # type: ignore[misc]
         if any(isinstance(module, nn.BatchNorm2d) for module in self.network.modules()):
             yield "torch with BatchNorm folded", lambda: self._folded(images[:1])
 
     def _folded(self, image: Tensor) -> Callable[[Tensor], Outputs]:
         folded, _ = fold_batch_norm(self.network, image)
         folded.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return lambda images: _as_list(folded(images.contiguous(memory_format=torch.channels_last)))
+        return lambda images: _run(folded, images)
 
 
-def _as_list(outputs: Any) -> Outputs:
+def _run(network: nn.Module, images: Tensor) -> Outputs:
+    if images.is_floating_point():
+        images = images.contiguous(memory_format=torch.channels_last)  # the faster layout, which pixels have already
+    outputs = network(images)
     return [outputs] if isinstance(outputs, Tensor) else list(outputs)
 
 

@@ -1,0 +1,30 @@
+"""``polycov bench --what pipeline``: how fast files become features."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal
+
+from polycov.bench.tables import Row
+from polycov.commands.terminal import Terminal
+from polycov.system.tables import Table
+
+Backend = Literal["auto", "torch", "onnxruntime", "openvino"]
+GENERATED = "typefaces"  # the default of other benchmarks, which are no image files
+
+
+def run_pipeline(terminal: Terminal, data: str, images: int, backend: Backend, rounds: int) -> list[Row]:
+    """Measures images per second of every part and of the whole, and shows them."""
+    from polycov.bench.pipeline import Pipeline, link_images, pipeline  # needs the extra train
+
+    with TemporaryDirectory() as folder, terminal.progress.task("pipeline", rounds) as task:
+        link_images(None if data == GENERATED else data, Path(folder), images)
+        settings = Pipeline(Path(folder), images, backend)
+        rows = list(pipeline(settings, rounds, task.advance))
+    cells = []
+    for row in rows:
+        spread = f"{row['images_per_second']:.1f} ({row['lower_quartile']:.1f}–{row['upper_quartile']:.1f})"
+        limit = "" if row["of_the_limit"] is None else f"{100 * row['of_the_limit']:.0f} %"
+        cells.append((row["part"], spread, limit, f"{row['of_the_script']:.2f}"))
+    columns = ("part", "images per second", "of the backbone alone", "× plain script")
+    terminal.table(Table(columns, cells, f"{settings.backbone}, {settings.size} pixels, {images} images"))
+    return rows
