@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 DEMO := average gem isqrt-cov fewer-channels monet-2-ts ipccp-ts ipccp-rm ipccp-cs ipccp-fit mean-cov mean-cov-fit
 
 .DEFAULT_GOAL := help
-.PHONY: help demo tour test test-fast test-oldest fuzz kills bench lint format install clean
+.PHONY: help demo tour test test-fast test-oldest test-package docs build fuzz kills bench lint format install clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -29,6 +29,16 @@ test-oldest: ## the tests with the oldest versions that pyproject.toml promises 
 	.venv-oldest/bin/python -m pip install --quiet --upgrade pip
 	.venv-oldest/bin/python -m pip install --quiet -c constraints-oldest.txt -e '.[train,export,search,sklearn,data]' --group test
 	.venv-oldest/bin/python -m pytest -n auto -o filterwarnings=default
+
+test-package: build  ## install the wheel with each extra into clean environments and use it (ten minutes; EXTRAS="train export" for fewer)
+	$(BIN)/python tests/clean_installs.py $(EXTRAS)
+
+docs: $(VENV)/.developer  ## build the documentation site in docs/_build; warnings are errors
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html docs docs/_build
+
+build: $(VENV)/.developer  ## build the sdist and the wheel in dist
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 fuzz: $(VENV)/.train  ## 100,000 random cases of every method against a reference in float64 (ten minutes; FUZZ="--cases 5000" for less)
 	$(BIN)/polycov bench --what fuzz --threads 1 --out runs/fuzz $(FUZZ)
@@ -52,7 +62,7 @@ format: $(VENV)/.developer  ## format and fix what can be fixed
 install: $(VENV)/.developer  ## set up the environment of a developer
 
 clean:  ## remove the environment and caches
-	rm -rf $(VENV) .venv-oldest .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest docs/_build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 $(VENV)/.pip: constraints.txt
 	@echo "Setting up $(VENV) (torch is large; the first time takes a minute or more) ..."
@@ -69,6 +79,6 @@ $(VENV)/.train: $(VENV)/.package
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.train
-	@$(PIP) -e '.[app]' --group test --group lint
+	@$(PIP) -e '.[app]' --group test --group lint --group docs --group build
 	-@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps -c constraints.txt -d $(VENV)/wheels rxnmapper chemicals
 	@touch $@

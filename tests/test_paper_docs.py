@@ -67,7 +67,9 @@ def test_every_link_leads_somewhere_and_every_method_is_one() -> None:
 
 def test_the_table_of_accuracies_is_that_of_the_recipes() -> None:
     """Every value of Table 2 stands in the header of a recipe."""
-    headers = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "recipes").glob("*.toml"))
+    headers = "".join(
+        path.read_text(encoding="utf-8") for path in (ROOT / "src" / "polycov" / "recipes").glob("*.toml")
+    )
     rows = re.findall(r"^\| (?:iSQRT-COV|Monet-TS|Monet-RM|iPCCP-TS|iPCCP-RM) \| \d+k \|(.*)\|$", PAGE, re.M)
     values = [value.strip() for row in rows for value in row.split("|")]
     assert len(values) == 30

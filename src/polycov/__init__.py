@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from polycov.training.config import Config
     from polycov.training.train import TrainResult, train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _MODULES = {
     "CompareOptions": "comparing.options",

@@ -47,7 +47,7 @@ def test_a_recipe_gives_the_network_and_the_command_line_takes_precedence(tmp_pa
 @pytest.mark.parametrize("data", ["cub", "aircraft", "cars"])
 @pytest.mark.parametrize("depth", [50, 101])
 def test_recipes_of_the_paper_compare_the_grid_of_its_figures(data: str, depth: int) -> None:
-    recipe = Path(__file__).parents[2] / "recipes" / f"{data}-resnet{depth}.toml"
+    recipe = Path(f"{data}-resnet{depth}")
     options = CompareOptions().with_recipe(recipe)
     assert (options.head, options.seeds, options.split.val_fraction) == ("finetune", 10, 0.05)
     assert set(options.methods) == {"isqrt-cov", "monet-2-ts", "monet-2-rm", "ipccp-ts", "ipccp-rm"}

@@ -6,8 +6,9 @@ import pytest
 from polycov.errors import PolycovError
 from polycov.system.structure import structure
 from polycov.training.config import Config, TrainOptions, read_recipe
+from polycov.training.recipes import FOLDER
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+RECIPES = sorted(FOLDER.glob("*.toml"))
 
 
 def test_a_configuration_survives_json() -> None:
@@ -20,7 +21,7 @@ def test_every_recipe_is_valid_and_says_its_command_and_what_to_expect(path: Pat
     read_recipe(path).check()
     head = [line for line in path.read_text().splitlines() if line.startswith("#")]
     text = "\n".join(head)
-    assert f"--recipe recipes/{path.name}" in text
+    assert f"--recipe {path.stem}" in text
     assert "Expect" in text
     assert "We chose" in text
 

@@ -19,7 +19,7 @@ class Train(Config):
     """
 
     recipe: Path | None = None
-    """A TOML file with options; those on the command line take precedence."""
+    """Options in TOML, a file or a recipe of the package such as cub-resnet50; the command line takes precedence."""
     resume: Path | None = None
     """Resume this run, which was interrupted."""
     out: Path | None = None

@@ -14,6 +14,7 @@ from polycov.comparing.storage import StorageCurve
 from polycov.errors import PolycovError
 from polycov.progress import Progress
 from polycov.system.files import is_there
+from polycov.system.formats import require_format
 from polycov.system.json_files import append_json_lines, read_json, read_json_lines, read_object, write_json
 from polycov.system.locks import try_lock, wait_for_lock
 from polycov.system.structure import structure, to_plain
@@ -77,9 +78,7 @@ class ComparisonFolder:
         config = read_json(self._config) if self._config.is_file() else None
         if not isinstance(config, dict) or not isinstance(config.get("identity"), dict):
             raise PolycovError(f"{str(self.path)!r} is not a comparison: see its {self._config.name}.")
-        if config.get("format") != FORMAT:
-            version = config.get("format", 1)
-            raise PolycovError(f"The comparison {str(self.path)!r} has format {version!r}; expected {FORMAT}.")
+        require_format(config.get("format", 1), FORMAT, f"The comparison {str(self.path)!r}", "Compare again.")
         return config
 
     def facts(self) -> Facts:

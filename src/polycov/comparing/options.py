@@ -68,7 +68,7 @@ class CompareOptions(Structured):
     """Principal components of the local features to keep on disk, 0 for all channels; default: all, or with the probe
     256 of features that take more than 1 MB per image."""
     recipe: Path | None = None
-    """With --head train or finetune: a TOML file with options."""
+    """With --head train or finetune: options in TOML, a file or a recipe of the package such as cub-resnet50."""
     epochs: int | None = None
     """With --head train or finetune: default 20, or what the recipe says."""
     lr: float | None = None

@@ -14,6 +14,7 @@ from polycov.errors import PolycovError
 from polycov.inference.embedding_shards import Shard, ShardFormat, fill_shard, read_shard
 from polycov.progress import Progress
 from polycov.system.files import is_there, open_to_read, write_file
+from polycov.system.formats import require_format
 from polycov.system.json_files import read_json_lines, read_object, write_json, write_json_lines
 from polycov.system.locks import try_lock, wait_for_lock
 from polycov.system.structure import Structured, structure, to_plain
@@ -146,12 +147,7 @@ class EmbeddingFolder:
             PolycovError: if the folder is no embedding, or damaged.
         """
         values = read_object(self._manifest)
-        version = values.get("format_version", 1)
-        if version != FORMAT:
-            raise PolycovError(
-                f"The embedding {str(self.path)!r} has format {version!r} in its {self._manifest.name}; "
-                f"expected {FORMAT}."
-            )
+        require_format(values.get("format_version", 1), FORMAT, f"The embedding {str(self.path)!r}", "Embed again.")
         manifest = structure(Manifest, values, repr(str(self._manifest)))
         if not self._images.is_file():
             raise PolycovError(f"The image list {str(self._images)!r} is missing. Choose another --out.")

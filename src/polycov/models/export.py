@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from polycov.errors import MissingDependencyError, NotFittedError, PolycovError
 from polycov.models.model import Model
 from polycov.models.model_card import model_card
-from polycov.models.model_folder import PICKLES, ModelFolder
+from polycov.models.model_folder import FORMAT, PICKLES, ModelFolder
 from polycov.models.modes import evaluation_mode
 from polycov.models.onnx import INSTALL, METADATA_KEY, OnnxFile
 from polycov.pooling.cross_pool import TwoInputPool
@@ -209,7 +209,8 @@ def _metadata(module: nn.Module) -> dict[str, Any]:
     """What a file says of itself: of a model its description without the data, of a pool its spec."""
     if isinstance(module, Model):
         return {key: value for key, value in module.describe().items() if key != "data"}
-    return {"pools": [{"spec": p.spec, "channels": _channels(p), "seed": p.seed} for p in _pools(module)]}
+    pools = [{"spec": p.spec, "channels": _channels(p), "seed": p.seed} for p in _pools(module)]
+    return {"format": FORMAT, "pools": pools}
 
 
 def _channels(pool: Pool) -> int | tuple[int, int]:

@@ -9,6 +9,7 @@ from torch import Tensor
 from polycov.errors import PolycovError
 from polycov.models.tensors import State, digest, load_tensors, read_notes, save_tensors
 from polycov.system.files import write_text
+from polycov.system.formats import require_format
 from polycov.system.json_files import read_json, write_json
 
 FORMAT = 2
@@ -119,11 +120,8 @@ class ModelFolder:
         self._require_config()
         description = read_json(self.config)
         version = description.get("format") if isinstance(description, dict) else None
-        if version != FORMAT:
-            raise PolycovError(
-                f"Expected format {FORMAT} in the {self.CONFIG} of {str(self.path)!r}, got {version!r}: another "
-                "version of polycov wrote it. Use that version, or train or save the model again."
-            )
+        what = f"The {self.CONFIG} of {str(self.path)!r}"
+        require_format(version, FORMAT, what, "Use that version, or train or save the model again.")
         return dict(description)
 
     @staticmethod

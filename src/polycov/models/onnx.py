@@ -10,6 +10,8 @@ from torch import Tensor
 from polycov.data.transforms import Preprocessing
 from polycov.errors import MissingDependencyError, PolycovError
 from polycov.models.model import probabilities
+from polycov.models.model_folder import FORMAT
+from polycov.system.formats import require_format
 from polycov.system.json_files import parse_json
 from polycov.system.structure import structure
 
@@ -51,6 +53,8 @@ class OnnxFile:
             self.description: dict[str, Any] = structure(dict[str, Any], parse_json(metadata or "{}"), "it")
         except ValueError as error:
             raise PolycovError(f"The metadata of {str(path)!r} is damaged: {error}.") from error
+        if "format" in self.description:
+            require_format(self.description["format"], FORMAT, f"The file {str(path)!r}", "Export the model again.")
 
     def __call__(self, *inputs: "np.ndarray[Any, Any]") -> "np.ndarray[Any, Any]":
         """Returns the output for a batch, given all inputs of the file in order.

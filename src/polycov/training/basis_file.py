@@ -10,7 +10,10 @@ from typing import Any
 from polycov.data.channel_basis import ChannelBasis
 from polycov.errors import PolycovError
 from polycov.models.tensors import load_tensors, save_tensors
+from polycov.system.formats import require_format
 from polycov.system.locks import wait_for_lock
+
+FORMAT = 1
 
 
 class BasisFile:
@@ -33,15 +36,25 @@ class BasisFile:
         return wait_for_lock(self.path.with_suffix(".lock"))
 
     def load(self) -> ChannelBasis | None:
-        """Returns the basis; None if there is no file, or a damaged one."""
+        """Returns the basis; None if there is no file, or a damaged one.
+
+        Raises:
+            PolycovError: if a newer version of polycov wrote it.
+        """
         try:
             tensors, notes = load_tensors(self.path)
+        except PolycovError:
+            return None
+        require_format(
+            notes.get("format", FORMAT), FORMAT, f"The basis {str(self.path)!r}", "Remove it to fit it again."
+        )
+        try:
             basis = ChannelBasis(tensors["mean"], tensors["components"], float(notes["share"]))
             return basis if basis.digest() == notes["digest"] else None
-        except (PolycovError, KeyError, TypeError, ValueError, RuntimeError):
+        except (KeyError, TypeError, ValueError, RuntimeError):
             return None
 
     def save(self, basis: ChannelBasis) -> None:
         """Writes a basis."""
-        notes = {"digest": basis.digest(), "share": basis.share}
+        notes = {"format": FORMAT, "digest": basis.digest(), "share": basis.share}
         save_tensors(self.path, {"mean": basis.mean, "components": basis.components}, notes)

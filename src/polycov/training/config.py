@@ -15,6 +15,7 @@ from polycov.models.head import Reduction
 from polycov.models.weights import OFFLINE_BACKBONE
 from polycov.system.files import open_to_read
 from polycov.system.structure import Structured, structure, to_plain
+from polycov.training.recipes import find_recipe
 
 
 @dataclass(frozen=True)
@@ -260,14 +261,12 @@ def read_recipe(path: Path) -> Config:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Reads the values in a TOML recipe, unchecked.
+    """Reads the values in a TOML recipe, a file or one of the package by its name, unchecked.
 
     Raises:
         PolycovError: if it is missing or is not TOML.
     """
-    if not path.exists():
-        raise PolycovError(f"There is no recipe {str(path)!r}.")
-    with open_to_read(path) as file:
+    with open_to_read(find_recipe(path)) as file:
         content = file.read()
     try:
         return tomllib.loads(content.decode("utf-8"))
