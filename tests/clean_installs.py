@@ -76,8 +76,8 @@ def install(extra: str, folder: Path) -> None:
     venv.create(folder / "env", with_pip=True)
     (wheel,) = (ROOT / "dist").glob("*.whl")
     wanted = str(wheel) if extra == "core" else f"{wheel}[{extra}]"
-    pip = [folder / "env/bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", ROOT / "constraints.txt", wanted], check=True, stderr=subprocess.DEVNULL)
+    pip = [str(folder / "env/bin/python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, "-c", str(ROOT / "constraints.txt"), wanted], check=True, stderr=subprocess.DEVNULL)
 
 
 def failures(extra: str, folder: Path) -> list[str]:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -52,7 +53,7 @@ def comparison(folder: Path) -> Callable[[], object]:
 
 def embedding(folder: Path) -> Callable[[], object]:
     Image.new("RGB", (64, 64), "red").save(folder / "red.png")
-    options = {"backbone": "test_resnet", "weights": "none", "size": 64, "device": "cpu"}
+    options: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "size": 64, "device": "cpu"}
     embed = partial(polycov.embed, "isqrt-cov", folder / "red.png", out=folder / "out", **options)
     embed()
     of_json(folder / "out" / "_embedding.json", "format_version")

@@ -147,7 +147,9 @@ class EmbeddingFolder:
             PolycovError: if the folder is no embedding, or damaged.
         """
         values = read_object(self._manifest)
-        require_format(values.get("format_version", 1), FORMAT, f"The embedding {str(self.path)!r}", "Embed again.")
+        require_format(
+            values.get("format_version", 1), FORMAT, f"The embedding {str(self._manifest)!r}", "Embed again."
+        )
         manifest = structure(Manifest, values, repr(str(self._manifest)))
         if not self._images.is_file():
             raise PolycovError(f"The image list {str(self._images)!r} is missing. Choose another --out.")

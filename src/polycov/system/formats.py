@@ -29,4 +29,6 @@ Update polycov to read it.
                 f"{what} has format {found}; expected {expected}: a newer version of polycov wrote it. "
                 "Update polycov to read it."
             )
-    raise PolycovError(f"{what} has format {found!r}; expected {expected}: an earlier version wrote it. {remedy}")
+    raise PolycovError(
+        f"{what} has format {found!r}; expected {expected}: an earlier version wrote it, or it is damaged. {remedy}"
+    )
