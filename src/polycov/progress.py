@@ -69,6 +69,10 @@ class Progress:
         """Starts a task; use it in a ``with`` statement."""
         return Task(description, total)
 
+    def __reduce__(self) -> tuple[type["Progress"], tuple[()]]:
+        """Sent to another process, it is silent there: one process speaks."""
+        return Progress, ()
+
 
 class _Silent(Progress):
     """Where the caller passed no progress: only a warning is heard."""

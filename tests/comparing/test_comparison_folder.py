@@ -1,4 +1,6 @@
 import json
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -65,11 +67,13 @@ def test_a_damaged_record_is_named_with_its_line(folder: ComparisonFolder, line:
         folder.records()
 
 
-def test_one_process_measures_a_setting(folder: ComparisonFolder) -> None:
-    setting = Setting("average", None, 0)
-    with folder.lock(setting) as first, ComparisonFolder(folder.path).lock(setting) as second:
-        assert first
-        assert not second
+def test_one_process_writes_to_the_folder(folder: ComparisonFolder) -> None:
+    sentence = rf"{re.escape(str(folder.path))}' is being written by process {os.getpid()}\. Wait until it is done\."
+    with folder.writing(), pytest.raises(PolycovError, match=sentence), ComparisonFolder(folder.path).writing():
+        pass
+    with folder.writing():
+        pass
+    assert not list(folder.path.glob("*.lock"))
 
 
 def test_the_same_identity_has_the_same_folder() -> None:

@@ -8,6 +8,7 @@ from polycov.commands.terminal import Terminal
 from polycov.comparing.compare import compare
 from polycov.comparing.comparison import Comparison
 from polycov.comparing.dry_run import plan_comparison
+from polycov.comparing.launcher import launcher_rank
 from polycov.comparing.options import CompareOptions
 
 
@@ -15,8 +16,8 @@ from polycov.comparing.options import CompareOptions
 class Compare(CompareOptions):
     """Compare pooling methods on your images, with error bars: which to use, and at what size.
 
-    Run the same command again to resume after an interruption. Several processes share the work (--jobs, or a
-    launcher).
+    Run the same command again to resume after an interruption. Several processes share the work (--jobs), or several
+    machines (--engine ray).
     """
 
     dry_run: bool = False
@@ -36,12 +37,13 @@ def run(arguments: list[str]) -> None:
             terminal.write(line)
         return
     plain = CompareOptions(**{name: value for name, value in vars_of(options).items() if name != "dry_run"})
+    if launcher_rank() > 0:
+        return  # the first process of a launcher does it all, with helper processes in place of the others
     comparison = compare(plain, progress=terminal.progress)
-    if not terminal.console.quiet:
-        show(comparison, terminal)  # before anything is written, in case the disk is full
-        terminal.write(f"page: {comparison.report()}")
-        if comparison.next_command:
-            terminal.write(f"next: {comparison.next_command}")
+    show(comparison, terminal)  # before anything is written, in case the disk is full
+    terminal.write(f"page: {comparison.report()}")
+    if comparison.next_command:
+        terminal.write(f"next: {comparison.next_command}")
 
 
 def show(comparison: Comparison, terminal: Terminal) -> None:

@@ -1,39 +1,38 @@
 """Comparing methods in one call: prepare, plan, execute."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from polycov.comparing.comparison import Comparison, load_comparison
 from polycov.comparing.comparison_values import LocalFeatures
 from polycov.comparing.explanations import explain_gallery
 from polycov.comparing.grid import METHODS, OWN_METHODS, Limits, Setting, first_order_pools, grid, grid_notes
+from polycov.comparing.launcher import outside_process_group, with_launcher
 from polycov.comparing.live import live_table
-from polycov.comparing.measure import ReducedFeatures, measure_frozen, measure_trained, pool_setting
+from polycov.comparing.measure import pool_setting
 from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import Prepared, prepare
-from polycov.comparing.protocols.neighbours import RetrievalProtocol
 from polycov.comparing.protocols.protocol import FrozenProtocol, Pooled
-from polycov.comparing.records import Measurement, Record
+from polycov.comparing.records import Record
 from polycov.comparing.report.gallery import make_gallery
-from polycov.comparing.schedule import helpers, outside_process_group
 from polycov.comparing.storage import StorageCurve, measure_storage
 from polycov.comparing.study import stored_points
+from polycov.comparing.work import Measured, MeasureSettings
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
+from polycov.engines.engine import Engine
 from polycov.errors import PolycovError
 from polycov.pooling.methods import reads_class_token
-from polycov.progress import SILENT, Progress, Task, TasksOnly
+from polycov.progress import SILENT, Progress, Task
 from polycov.system.devices import choose_device
-from polycov.system.environment import hardware, total_memory, versions
-from polycov.system.signals import StopRequest, stop_on_signals
+from polycov.system.environment import total_memory
+from polycov.system.signals import stop_on_signals
 from polycov.training.assembly import preprocessing_for
 from polycov.training.config import replace_options
 from polycov.training.extraction import Extracted, Extraction, reduced_channels
 from polycov.training.features import build_backbone
+from polycov.training.run_folder import RunFolder
 
 EXPLAINED = ("probe", "train", "finetune")  # heads with a linear classifier
 
@@ -58,41 +57,40 @@ def compare(
     if options.get("recipe") is not None:
         chosen = chosen.with_recipe(Path(options["recipe"]))
     chosen = replace_options(chosen, options)
-    with stop_on_signals() as stop, outside_process_group() as rank:
-        progress = progress if rank == 0 else Progress()
+    chosen = with_launcher(chosen, progress)
+    with stop_on_signals(), outside_process_group():
         prepared = prepare(chosen, progress)
-        job = ComparisonJob(prepared, progress)
-        job.plan()
-        try:
-            with helpers(chosen, prepared.folder.path, progress):
-                job.execute(stop)
-        except KeyboardInterrupt as error:
-            where = prepared.folder.path
-            raise KeyboardInterrupt(f"Run the same command again to resume the comparison in {where}.") from error
-        comparison = load_comparison(prepared.folder.path)
-        return job.with_gallery(job.with_storage(comparison)) if rank == 0 else comparison
+        with prepared.opened(progress), Engine(chosen.engine) as engine:
+            job = ComparisonJob(prepared, engine, progress)
+            job.plan()
+            try:
+                job.execute()
+            except KeyboardInterrupt as error:
+                where = prepared.folder.path
+                raise KeyboardInterrupt(f"Run the same command again to resume the comparison in {where}.") from error
+            return job.with_gallery(job.with_storage(load_comparison(prepared.folder.path)))
 
 
 class ComparisonJob:
-    """The work of one process on a comparison.
+    """A comparison in the making, owned by one process: it alone writes, whoever measures.
 
     Args:
         prepared: the comparison.
+        engine: who extracts features and measures settings.
         progress: receives messages, progress and intermediate results.
 
     Attributes:
         settings: all of the grid, once planned.
     """
 
-    def __init__(self, prepared: Prepared, progress: Progress = SILENT) -> None:
-        self.prepared, self.progress = prepared, progress
+    def __init__(self, prepared: Prepared, engine: Engine, progress: Progress = SILENT) -> None:
+        self.prepared, self.engine, self.progress = prepared, engine, progress
         self.options, self.folder = prepared.options, prepared.folder
         self.channels = prepared.config.pooling.channels or 0
         self.protocol = prepared.options.protocol()
         self.settings: list[Setting] = []
-        self._features: ReducedFeatures | None = None
         self._last = prepared.config.network.stage == "last"
-        self._by_class: ReducedFeatures | None = None  # of their own, since both keep what they computed last
+        self._work = MeasureSettings(prepared, self.channels, None, engine.remote, progress)
 
     def plan(self) -> None:
         """Extracts features if the head needs them, and lays out the grid.
@@ -106,7 +104,7 @@ class ComparisonJob:
             extracted = self._extract()
             width = extracted.local.channels
             self.channels = self._fittable_channels(extracted.local, samples)
-            self._features, self._by_class = ReducedFeatures(extracted), ReducedFeatures(extracted)
+            self._work = MeasureSettings(self.prepared, self.channels, extracted, self.engine.remote, self.progress)
         methods, dims = self.prepared.methods, self.prepared.dims
         limits = Limits(self.channels, width, samples, self._last)
         for note in grid_notes(methods, dims, limits):
@@ -137,23 +135,14 @@ class ComparisonJob:
                 f"machine has {available / 2**30:.0f}. Choose smaller --dims."
             )
 
-    def execute(self, stop: StopRequest) -> None:
-        """Measures settings until all of them are done, by this process or another.
-
-        Args:
-            stop: ends the work when a signal came.
-        """
+    def execute(self) -> None:
+        """Measures the settings that have no record yet."""
         with self.progress.task("settings", len(self.settings)) as task:
-            while remaining := self._remaining(task):
-                measured = ""
-                for setting in remaining:
-                    stop.check()
-                    with self.folder.lock(setting) as acquired:
-                        if acquired and not self.folder.has_record(setting):
-                            measured = self._measure(setting)
-                            self._remaining(task, measured)
-                if not measured:
-                    time.sleep(0.5)  # other processes work on what remains
+            remaining = self._remaining(task)
+            for measured in self.engine.run(self._work, remaining):
+                self._keep(measured)
+                accuracy = measured.record.measurement.test_accuracy
+                self._remaining(task, f"{measured.setting}: test {self.protocol.score} {accuracy:.1%}")
 
     def _remaining(self, task: Task, status: str = "") -> list[Setting]:
         """The settings without a record; shows where the comparison stands."""
@@ -164,39 +153,14 @@ class ComparisonJob:
         task.show(live_table(records, self.settings, remaining, self.protocol.score))
         return remaining
 
-    def _measure(self, setting: Setting) -> str:
-        """Measures and records a setting; returns the result in words."""
-        start, data = time.time(), self.prepared.data.split(setting.seed)
+    def _keep(self, measured: Measured) -> None:
+        """Records a setting, unless the images have changed."""
         self.prepared.require_unchanged()
-        measurement = self._measured(setting, data)
-        record = Record(
-            method=setting.method,
-            dim=setting.dim,
-            seed=setting.seed,
-            head=self.options.head,
-            measurement=measurement,
-            seconds=time.time() - start,
-            threads=torch.get_num_threads(),
-            hardware=hardware("cpu" if self._features is not None else choose_device(self.options.runtime.device)),
-            versions=versions(),
+        if measured.run:
+            RunFolder(self.folder.run_folder(measured.setting)).replace_contents(measured.run)
+        self.folder.append(
+            measured.record, self._scored(self.prepared.data.split(measured.setting.seed), measured.record)
         )
-        self.folder.append(record, self._scored(data, record))
-        return f"{setting}: test {self.protocol.score} {measurement.test_accuracy:.1%}"
-
-    def _measured(self, setting: Setting, data: ImageData) -> Measurement:
-        """The measurement of a setting; with a probe and unseen classes, retrieval among these comes with it."""
-        if self._features is None or self._by_class is None or not isinstance(self.protocol, FrozenProtocol):
-            run, cache = self.folder.run_folder(setting), self.prepared.cache
-            return measure_trained(setting, data, self.prepared.config, run, cache, TasksOnly(self.progress))
-        unseen = self.prepared.data.unseen > 0
-        measurement = measure_frozen(setting, data, self._features, self.channels, self.protocol, unseen=unseen)
-        if self.prepared.unseen is None:
-            return measurement
-        by_class, retrieval = self.prepared.unseen.split(setting.seed), RetrievalProtocol()
-        other = measure_frozen(setting, by_class, self._by_class, self.channels, retrieval, unseen=True)
-        metrics = {"unseen recall@1": other.test_accuracy}
-        metrics |= {f"unseen {name}": value for name, value in (other.metrics or {}).items()}
-        return replace(measurement, metrics=metrics)
 
     def _scored(self, data: ImageData, record: Record) -> dict[str, list[int]]:
         """Which images got the scores of a record, as indices into all of them; episodes are numbered seed by seed."""
@@ -209,7 +173,7 @@ class ComparisonJob:
         return {split: [index[data[split].name(i)] for i in range(len(data[split]))] for split in ("val", "test")}
 
     def _extract(self) -> Extracted:
-        """Features of all images, computed once; one process extracts, the others wait."""
+        """Features of all images, computed once."""
         size, data = self.prepared.size, self.prepared.data.split(0)
         network = self.prepared.config.network
         class_token = self._require_class_token()
@@ -221,30 +185,31 @@ class ComparisonJob:
             )
         self._last = backbone.stage is None
         complete = None if self._last else build_backbone(replace(network, stage="last"), size)
-        with self.folder.lock_features():
-            stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
-            locations, channels = backbone.locations(size), backbone.num_features
-            self.folder.write_features(LocalFeatures(stage, size, locations, channels))
-            wanted = self.options.store_channels
-            if wanted is None and self.options.unseen_classes:
-                wanted = 0  # a stored basis would have seen classes that other seeds hold out
-            if wanted is None and class_token is not None:
-                wanted = 0  # the class token has all channels
-            stored = reduced_channels(wanted, backbone, size, self.channels)
-            extraction = Extraction(
-                backbone,
-                data,
-                preprocessing_for(self.prepared.config.images, data, backbone),
-                self.prepared.cache,
-                complete,
-                workers=self.options.runtime.workers,
-                backend=self.options.runtime.backend,
-                device=choose_device(self.options.runtime.device),
-                class_token=class_token is not None,
-                progress=self.progress,
-            )
-            # First-order pools want all channels: of reduced features, what they give is stored beside.
-            return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
+        stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
+        locations, channels = backbone.locations(size), backbone.num_features
+        self.folder.write_features(LocalFeatures(stage, size, locations, channels))
+        wanted = self.options.store_channels
+        if wanted is None and self.options.unseen_classes:
+            wanted = 0  # a stored basis would have seen classes that other seeds hold out
+        if wanted is None and class_token is not None:
+            wanted = 0  # the class token has all channels
+        stored = reduced_channels(wanted, backbone, size, self.channels)
+        extraction = Extraction(
+            backbone,
+            data,
+            preprocessing_for(self.prepared.config.images, data, backbone),
+            self.prepared.cache,
+            complete,
+            workers=self.engine.readers(self.options.runtime.workers),
+            backend=self.options.runtime.backend,
+            device=choose_device(self.options.runtime.device),
+            class_token=class_token is not None,
+            engine=self.engine,
+            plugin=self.options.runtime.plugin,
+            progress=self.progress,
+        )
+        # First-order pools want all channels: of reduced features, what they give is stored beside.
+        return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
 
     def _require_class_token(self) -> str | None:
         """The first method that reads a class token; None if there is none.
@@ -259,8 +224,8 @@ class ComparisonJob:
 
     def with_storage(self, comparison: Comparison) -> Comparison:
         """Measures the recommended feature in fewer bytes, unless that is done."""
-        recommendation, features, protocol = comparison.recommendation, self._features, self.protocol
-        if not (self.options.quantize and recommendation and features and isinstance(protocol, FrozenProtocol)):
+        recommendation, protocol = comparison.recommendation, self.protocol
+        if not (self.options.quantize and recommendation and isinstance(protocol, FrozenProtocol)):
             return comparison
         key, seeded = recommendation.chosen.key, self.prepared.data
         seeds = sorted(record.seed for record in comparison.records if (record.method, record.dim) == key)
@@ -269,6 +234,7 @@ class ComparisonJob:
 
             def pooled(seed: int) -> Pooled:
                 setting, unseen = Setting(*key, seed), seeded.unseen > 0
+                features = self._work.features()
                 return pool_setting(setting, seeded.split(seed), features, self.channels, unseen=unseen).pooled
 
             curve = StorageCurve(*key, seeds, measure_storage(seeds, pooled, protocol, self.progress))

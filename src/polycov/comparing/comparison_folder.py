@@ -16,7 +16,7 @@ from polycov.progress import Progress
 from polycov.system.files import is_there
 from polycov.system.formats import require_format
 from polycov.system.json_files import append_json_lines, read_json, read_json_lines, read_object, write_json
-from polycov.system.locks import try_lock, wait_for_lock
+from polycov.system.locks import only_writer
 from polycov.system.structure import structure, to_plain
 
 FORMAT = 2
@@ -28,9 +28,8 @@ class ComparisonFolder:
     ``config.json`` says what is compared, ``records.jsonl`` has a line per setting that is done, ``splits/SEED.json``
     which images each seed judged, ``features.json`` facts about the local features, ``storage.json`` the recommended
     feature in fewer bytes, ``gallery.json`` images for the page, ``explanations.html`` explanations of mistakes among
-    them, ``runs`` the training runs. Each setting is
-    measured by a process that holds its lock, and its record is appended when it is complete: a kill costs the settings
-    in flight, and several processes can share a grid.
+    them, ``runs`` the training runs. One process writes to it, whoever measures: a record is appended when its setting
+    is complete, so a kill costs the settings in flight.
 
     Args:
         path: path of the folder.
@@ -46,6 +45,15 @@ class ComparisonFolder:
         self._by_key: dict[SettingKey, Record] = {}
         self._lines_read = 0
 
+    def writing(self) -> AbstractContextManager[None]:
+        """Makes this process the only one that writes to the folder, which is created if need be.
+
+        Raises:
+            PolycovError: if another process does.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        return only_writer(self.path / "writing.lock", self.path)
+
     # Identity
 
     def open(self, identity: dict[str, Any], facts: dict[str, Any]) -> None:
@@ -59,9 +67,8 @@ class ComparisonFolder:
             PolycovError: if the folder holds another comparison.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with wait_for_lock(self.path / "config.lock"):
-            if not self._config.is_file():
-                write_json(self._config, {"format": FORMAT, "identity": identity, **facts})
+        if not self._config.is_file():
+            write_json(self._config, {"format": FORMAT, "identity": identity, **facts})
         before, after = _leaves(self.config()["identity"]), _leaves(json.loads(json.dumps(identity)))
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
         if changed:
@@ -114,8 +121,7 @@ class ComparisonFolder:
         splits = self.path / "splits"
         splits.mkdir(exist_ok=True)
         write_json(splits / f"{record.seed}.json", scored)
-        with wait_for_lock(self.path / "records.lock"):
-            append_json_lines(self._records, [to_plain(record)])
+        append_json_lines(self._records, [to_plain(record)])
 
     def scored(self) -> dict[int, Scored]:
         """Returns the images, or episodes, that each seed judged: for validation and for the test.
@@ -137,21 +143,11 @@ class ComparisonFolder:
         judged = structure(Judged, value, where)
         return {"val": judged.val, "test": judged.test}
 
-    def lock(self, setting: Setting) -> AbstractContextManager[bool]:
-        """Tries to lock a setting; yields whether it was free."""
-        locks = self.path / "locks"
-        locks.mkdir(exist_ok=True)
-        return try_lock(locks / setting.file_name)
-
     def run_folder(self, setting: Setting) -> Path:
         """Returns the folder of the training run of a setting."""
         return self.path / "runs" / setting.file_name
 
     # Features, storage and gallery
-
-    def lock_features(self) -> AbstractContextManager[None]:
-        """Waits for the lock of the feature extraction."""
-        return wait_for_lock(self.path / "features.lock")
 
     def write_features(self, facts: LocalFeatures) -> None:
         """Records facts about the local features."""

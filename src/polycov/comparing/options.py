@@ -9,6 +9,7 @@ from typing import Any, Self
 from polycov.comparing.grid import DIMS, METHODS
 from polycov.comparing.protocols.choose import TRAINED, Head, make_protocol
 from polycov.comparing.protocols.protocol import Protocol
+from polycov.engines.engine import EngineOptions
 from polycov.errors import PolycovError
 from polycov.models.head import DEFAULT_CHANNELS, PROBE_CHANNELS
 from polycov.system.structure import Structured
@@ -43,8 +44,8 @@ class EpisodeOptions(Structured):
 class CompareOptions(Structured):
     """Compare pooling methods on your images, with error bars: which to use, and at what size.
 
-    Run the same command again to resume after an interruption. Several processes share the work (--jobs, or a
-    launcher).
+    Run the same command again to resume after an interruption. Several processes share the work (--jobs), or several
+    machines (--engine ray).
     """
 
     data: str = "typefaces"
@@ -79,8 +80,6 @@ class CompareOptions(Structured):
     """Explain some mistakes of the recommended feature, on a page beside the report."""
     quantize: bool = True
     """Measure the recommended feature in fewer bytes: float16, int8, and product codes if faiss is installed."""
-    jobs: int = 1
-    """Processes that share the settings."""
     out: Path | None = None
     """Folder of the comparison; default: one in runs, the same for the same data, backbone and head."""
     cache: Path | None = None
@@ -90,6 +89,7 @@ class CompareOptions(Structured):
     episode: EpisodeOptions = field(default_factory=EpisodeOptions)
     network: NetworkOptions = field(default_factory=NetworkOptions)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
 
     def with_recipe(self, path: Path) -> Self:
         """Returns the options with the image size and backbone of a recipe; its other options apply to training.
@@ -112,9 +112,8 @@ class CompareOptions(Structured):
         Raises:
             PolycovError: on a value that makes no sense.
         """
-        for name in ("seeds", "jobs"):
-            if getattr(self, name) < 1:
-                raise PolycovError(f"Expected {name} to be at least 1, got {getattr(self, name)}.")
+        if self.seeds < 1:
+            raise PolycovError(f"Expected seeds to be at least 1, got {self.seeds}.")
         self.protocol()
         if self.unseen_classes and self.head in TRAINED:
             raise PolycovError(f"--unseen-classes needs --head probe, knn, fewshot or retrieval, got {self.head}.")
@@ -136,6 +135,7 @@ class CompareOptions(Structured):
                 **{name: value for name in OVERRIDES if (value := getattr(self, name)) is not None},
             ),
             runtime=self.runtime,
+            engine=self.engine,
         ).check()
 
     def protocol(self) -> Protocol:
@@ -162,7 +162,7 @@ class CompareOptions(Structured):
         """The options that are not the default, as on a command line, with those that only a comparison has or not."""
         words: list[str] = []
         groups: list[Any] = [self.images, self.split, self.network, self.runtime]
-        for group in [self, self.episode, *groups] if own else groups:
+        for group in [self, self.episode, *groups, self.engine] if own else groups:
             for option in dataclasses.fields(group):
                 value = getattr(group, option.name)
                 if option.name in ("data", "out", "cache") or isinstance(value, Structured) or value == option.default:

@@ -1,5 +1,7 @@
 """Preparing a comparison: the images of every seed, and the folder with the identity of what is compared."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -93,7 +95,8 @@ class Prepared:
         unseen: the images of every seed split by class, where both accuracy and retrieval are measured.
         fingerprint: fingerprint of the image files, to notice a change.
         size: size of the images.
-        folder: folder of the comparison.
+        folder: folder of the comparison, not opened yet.
+        identity: what all of its records have in common.
         cache: folder for local features.
     """
 
@@ -106,7 +109,21 @@ class Prepared:
     fingerprint: str
     size: int
     folder: ComparisonFolder
+    identity: dict[str, Any]
     cache: Path
+
+    @contextmanager
+    def opened(self, progress: Progress) -> Iterator[None]:
+        """Opens the folder; within the block no other process writes to it.
+
+        Raises:
+            PolycovError: if another process does, or it holds another comparison.
+        """
+        with self.folder.writing():
+            self.folder.open(self.identity, _facts(self.options, self.data.split(0)))
+            self.folder.drop_damaged(progress)
+            progress.message(f"comparison: {self.folder.path}")
+            yield
 
     def require_unchanged(self) -> None:
         """Notices images that changed since the comparison began.
@@ -119,10 +136,10 @@ class Prepared:
 
 
 def prepare(options: CompareOptions, progress: Progress) -> Prepared:
-    """Reads the images, looks for unreadable ones, and opens the folder.
+    """Reads the images and looks for unreadable ones.
 
     Raises:
-        PolycovError: if an option makes no sense, there are no such images, or the folder holds another comparison.
+        PolycovError: if an option makes no sense, or there are no such images.
     """
     config = options.config()
     methods, dims = check_methods(options.methods), check_dims(options.dims)
@@ -152,12 +169,8 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     both = options.head == "probe"
     judged = data if by_class is None or both else by_class
     folder = ComparisonFolder(options.out or default_path(first.name, identity))
-    folder.open(identity, _facts(options, judged.split(0)))
-    folder.drop_damaged(progress)
-    progress.message(f"comparison: {folder.path}")
-    return Prepared(
-        options, config, methods, dims, judged, by_class if both else None, fingerprint, size, folder, cache
-    )
+    unseen = by_class if both else None
+    return Prepared(options, config, methods, dims, judged, unseen, fingerprint, size, folder, identity, cache)
 
 
 def report_unseen(data: ImageData, progress: Progress) -> None:

@@ -137,6 +137,11 @@ class FeatureStore:
         """The size of all files of the store."""
         return sum(path.stat().st_size for path in self.folder.iterdir())
 
+    @property
+    def shard_size(self) -> int:
+        """The number of images in a shard."""
+        return self._files.shard_size
+
     def missing(self, rank: int = 0, world: int = 1) -> list[int]:
         """Returns the indices of the images without stored features, in whole shards.
 
@@ -161,12 +166,12 @@ class FeatureStore:
             OSError: if a shard cannot be stored. It stays in memory, and `flush` tries again.
         """
         x = torch.as_tensor(features).detach()
-        if x.shape != (len(indices), *self.shape) or not all(0 <= i < len(self.names) for i in indices):
-            raise PolycovError(
-                f"Expected features of shape {(len(indices), *self.shape)} and indices below {len(self.names)}, "
-                f"got {tuple(x.shape)} and {list(indices)}."
-            )
-        x = (x if self.basis is None else self.basis.encode(x)).to("cpu", torch.float16)
+        self._require_shape(x, indices, self.shape)
+        self.write_encoded(indices, encode(x, self.basis))
+
+    def write_encoded(self, indices: Sequence[int], x: Tensor) -> None:
+        """Takes features that are in the basis and in float16 already, see `encode`; otherwise as `write`."""
+        self._require_shape(x, indices, self._files.shape[1:])
         finite = x.flatten(1).isfinite().all(1).tolist()
         if not all(finite):
             names = ", ".join(self.names[i] for i, is_finite in zip(indices, finite, strict=True) if not is_finite)
@@ -179,6 +184,13 @@ class FeatureStore:
             array[position] = row
             written.add(position)
         self.flush()
+
+    def _require_shape(self, x: Tensor, indices: Sequence[int], shape: tuple[int, ...]) -> None:
+        if x.shape != (len(indices), *shape) or not all(0 <= i < len(self.names) for i in indices):
+            raise PolycovError(
+                f"Expected features of shape {(len(indices), *shape)} and indices below {len(self.names)}, "
+                f"got {tuple(x.shape)} and {list(indices)}."
+            )
 
     def flush(self) -> None:
         """Stores the complete shards that are still in memory; incomplete ones stay there."""
@@ -208,6 +220,11 @@ class FeatureStore:
         """Yields the features of images in order."""
         for begin in range(0, len(samples), batch_size):
             yield self.features(samples, range(begin, min(begin + batch_size, len(samples))))
+
+
+def encode(features: Tensor, basis: ChannelBasis | None) -> Tensor:
+    """Returns features as a store keeps them: in its basis, if it has one, and in float16."""
+    return (features if basis is None else basis.encode(features)).to("cpu", torch.float16)
 
 
 def _with_channels(shape: tuple[int, ...], channels: int) -> tuple[int, ...]:

@@ -37,6 +37,9 @@ class ShardFiles:
         self._checksums: dict[int, int] = {}  # of the shards in the index that were checked
         self._mapped: dict[int, Array] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_mapped": {}}  # another process maps its own
+
     def prepare(self, identity: Any) -> None:
         """Creates the folder, or removes files from it that belong to another identity or are not in the index."""
         self.folder.mkdir(parents=True, exist_ok=True)

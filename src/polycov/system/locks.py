@@ -1,11 +1,14 @@
 """Locks, which the system releases when the process that holds them dies."""
 
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
+
+from polycov.errors import PolycovError
 
 
 @contextmanager
@@ -28,6 +31,36 @@ def wait_for_lock(path: Path) -> Iterator[None]:
     lock.acquire()
     with _released_without_trace(lock, path):
         yield
+
+
+@contextmanager
+def only_writer(path: Path, folder: Path) -> Iterator[None]:
+    """Holds the lock of the one process that writes a folder, or says who does.
+
+    Args:
+        path: of the lock.
+        folder: what it guards.
+
+    Raises:
+        PolycovError: if another process holds it; the message has its number.
+    """
+    with try_lock(path) as acquired:
+        if not acquired:
+            raise PolycovError(f"{str(folder)!r} is being written by {_owner(path)}. Wait until it is done.")
+        with suppress(OSError):  # Windows cannot write to a locked file
+            path.write_text(f"{os.getpid()} {socket.gethostname()}", encoding="utf-8")
+        yield
+
+
+def _owner(path: Path) -> str:
+    """Who holds a lock, in words."""
+    try:
+        number, _, machine = path.read_text(encoding="utf-8").partition(" ")
+    except (OSError, UnicodeDecodeError):
+        return "another process"
+    if not number.isdecimal():
+        return "another process"
+    return f"process {number}" + (f" on {machine}" if machine not in ("", socket.gethostname()) else "")
 
 
 @contextmanager

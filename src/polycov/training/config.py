@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from polycov.data.broken import Broken
 from polycov.data.transforms import Crop
+from polycov.engines.engine import EngineOptions
 from polycov.errors import PolycovError, known
 from polycov.models.backends.frozen import Backend, require_backend
 from polycov.models.head import Reduction
@@ -164,7 +165,9 @@ class RuntimeOptions(Structured):
 
 @dataclass(frozen=True)
 class Config(Structured):
-    """Everything that determines a training run; all groups but ``runtime`` are stored with its result."""
+    """Everything that determines a training run; all groups but ``runtime`` and ``engine`` are stored with
+    its result.
+    """
 
     data: str = "typefaces"
     """Images: a folder (train/CLASS and test/CLASS, CLASS alone, CUB-200-2011, FGVC-Aircraft or Stanford Cars as
@@ -175,6 +178,7 @@ class Config(Structured):
     pooling: PoolingOptions = field(default_factory=PoolingOptions)
     training: TrainOptions = field(default_factory=TrainOptions)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
+    engine: EngineOptions = field(default_factory=EngineOptions)
 
     def replace(self, **options: Any) -> Self:
         """Returns a copy with other options, each by its name whatever its group.
@@ -196,13 +200,14 @@ class Config(Structured):
         """
         checked = structure(type(self), to_plain(self), "the options")
         checked.runtime.check()
+        checked.engine.check()
         _check_training(checked.training)
         return checked
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the options that determine the result as plain values, for JSON."""
         plain: dict[str, Any] = to_plain(self)
-        del plain["runtime"]
+        del plain["runtime"], plain["engine"]
         return plain
 
 

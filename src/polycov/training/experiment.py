@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData, Split, require_validation
+from polycov.engines.engine import Engine
 from polycov.errors import PolycovError
 from polycov.models.backbones import ENOUGH_LOCATIONS, input_size
 from polycov.models.modes import evaluation_mode
@@ -68,6 +69,11 @@ class Experiment:
         self.folder, self.data, self.cache = folder, data, cache
         self.accelerator, self.progress = accelerator, progress
         self.frozen = config.training.freeze or config.training.probe
+        if not self.frozen and Engine(config.engine).shared:
+            raise PolycovError(
+                "--engine ray and --jobs extract features, with --freeze or --probe: end to end, train on several GPUs "
+                "with accelerate launch."
+            )
         if self.frozen and config.training.mirror:
             raise PolycovError("--mirror needs images: with --freeze or --probe use polycov evaluate RUN --mirror.")
         if config.training.probe or config.training.start == "probe":
@@ -177,19 +183,22 @@ class Experiment:
             self.folder.write_description(self.description)
 
     def _extract(self) -> FeatureStore:
-        self.store = extract_features(
-            self.model.backbone,
-            self.data,
-            self.preprocessing,
-            self.cache,
-            channels=stored_channels(self.model, self.config.pooling.store_channels),
-            workers=self.config.runtime.workers,
-            backend=self.config.runtime.backend,
-            device=self.accelerator.device,
-            rank=self.accelerator.process_index,
-            world=self.accelerator.num_processes,
-            progress=self.progress,
-        )
+        with Engine(self.config.engine) as engine:
+            self.store = extract_features(
+                self.model.backbone,
+                self.data,
+                self.preprocessing,
+                self.cache,
+                channels=stored_channels(self.model, self.config.pooling.store_channels),
+                workers=engine.readers(self.config.runtime.workers),
+                backend=self.config.runtime.backend,
+                device=self.accelerator.device,
+                rank=self.accelerator.process_index,
+                world=self.accelerator.num_processes,
+                engine=engine,
+                plugin=self.config.runtime.plugin,
+                progress=self.progress,
+            )
         return self.store
 
     def _batch_source(self) -> BatchSource:

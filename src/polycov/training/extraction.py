@@ -1,6 +1,7 @@
 """One pass over images: local features of a frozen backbone, and first-order features beside them, into stores."""
 
 import hashlib
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -8,24 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polycov.data.channel_basis import ChannelBasis, fit_basis
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData, Samples, join
-from polycov.data.loading import load_batches
 from polycov.data.transforms import Preprocessing
+from polycov.engines.engine import Engine
 from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
-from polycov.models.backends.frozen import Backend, FrozenBackbone, StageAndLast
+from polycov.models.backends.frozen import Backend
 from polycov.models.modes import evaluation_mode
 from polycov.models.tensors import digest
-from polycov.pooling.first_order import average
-from polycov.pooling.methods import create_pool
-from polycov.pooling.pool import Pool
-from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
 from polycov.training.basis_file import BasisFile
+from polycov.training.extraction_work import ExtractFeatures, Share
 
 LARGE = 2**20  # bytes per image; larger features are stored reduced unless asked otherwise
 STORED_CHANNELS = 256
@@ -95,6 +93,8 @@ class Extraction:
         world: the number of these processes.
         class_token: whether to store the class token that the backbone keeps beside the local features, and not with
             them.
+        engine: who computes; this process alone writes.
+        plugin: what registered the backbone, for other processes.
         progress: receives messages and the number of images done.
     """
 
@@ -110,6 +110,8 @@ class Extraction:
     rank: int = 0
     world: int = 1
     class_token: bool = False
+    engine: Engine = field(default_factory=Engine)
+    plugin: str | None = None
     progress: Progress = SILENT
 
     def run(self, channels: int = 0, pools: Sequence[str] = ()) -> Extracted:
@@ -123,28 +125,42 @@ class Extraction:
             NonFiniteError: if a feature is not finite, or too large for float16.
             PolycovError: if there are too few images to fit the principal components, or the disk is too small.
         """
+        if self.engine.remote and self.world > 1:
+            raise PolycovError("Use --engine ray in one process: features are stored, and a launched run finds them.")
         samples = self.data.all_samples()
         names = [samples.name(i) for i in range(len(samples))]
-        networks = nn.ModuleList([self.backbone, *([self.complete] if self.complete is not None else [])])
-        networks.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._frozen = self._freeze(len(samples))
-        with evaluation_mode(networks), torch.inference_mode():
+        self._work = ExtractFeatures(
+            self.backbone,
+            self.complete,
+            self.preprocessing,
+            tuple(pools),
+            self.class_token,
+            batch_size=self.batch_size,
+            workers=self.workers,
+            backend=self.backend,
+            count=len(samples),
+            plugin=self.plugin,
+            progress=self.progress,
+        )
+        self._work.to(self.device)
+        with evaluation_mode(self._work.networks()), torch.inference_mode():
             if self.rank > 0:
                 _barrier()  # the first process prepares the folders
             extracted = self._open(names, channels, pools)
             if self.rank == 0:
                 _barrier()
+            self._work.bases = [store.basis for store in extracted.stores]
             missing = [set(store.missing(self.rank, self.world)) for store in extracted.stores]
             if any(missing):
                 self._announce(extracted)
-            self._fill(samples, extracted, missing, [create_pool(pool, self.backbone.num_features) for pool in pools])
+                self._fill(samples, extracted, missing)
         _barrier()
         return extracted
 
     def _open(self, names: list[str], channels: int, pools: Sequence[str]) -> Extracted:
         size, progress = self.preprocessing.size, self.progress
         blank = self.backbone(torch.zeros(1, 3, size, size, device=self.device))
-        shape = tuple(self._split_tokens(blank)[0].shape[1:])
+        shape = tuple(self._work.split_tokens(blank)[0].shape[1:])
         identity = self._identity(self.backbone)
         basis = self._basis(identity, math.prod(shape) // self.backbone.num_features, channels) if channels else None
         local = FeatureStore.open(self.cache, identity, names, shape, basis=basis, progress=progress)
@@ -202,52 +218,27 @@ class Extraction:
     def _local_features(self, samples: Samples) -> Iterator[Tensor]:
         description = f"principal components of {self.backbone.name}"
         with self.progress.task(description, len(samples)) as task:
-            for images, indices in self._images(samples, range(len(samples))):
-                yield self._features(images, [])[0].float().cpu()
+            for images, indices in self._work.images(samples):
+                yield self._work.features(images)[0].float().cpu()
                 task.advance(len(indices))
 
-    def _images(self, samples: Samples, indices: Sequence[int]) -> Iterator[tuple[Tensor, list[int]]]:
-        batches = [indices[i : i + self.batch_size] for i in range(0, len(indices), self.batch_size)]
-        for images, _, which in load_batches(samples, self.preprocessing, batches, self.workers, pixels=True):
-            yield images.to(self.device), which.tolist()
-
-    def _fill(self, samples: Samples, extracted: Extracted, missing: list[set[int]], pools: list[Pool]) -> None:
+    def _fill(self, samples: Samples, extracted: Extracted, missing: list[set[int]]) -> None:
         indices = sorted(set().union(*missing))
         with self.progress.task(f"extracting features with {self.backbone.name}", len(indices)) as task:
-            for images, which in self._images(samples, indices):
-                features = self._features(images, pools)
-                for store, lacks, values in zip(extracted.stores, missing, features, strict=True):
-                    rows = [i for i, index in enumerate(which) if index in lacks]
+            for batch in self.engine.run(self._work, self._shares(samples, indices, extracted.local.shard_size)):
+                for store, lacks, values in zip(extracted.stores, missing, batch.features, strict=True):
+                    rows = [i for i, index in enumerate(batch.indices) if index in lacks]
                     if rows:
-                        store.write([which[i] for i in rows], values[rows])
-                task.advance(len(which))
+                        store.write_encoded([batch.indices[i] for i in rows], values[rows])
+                task.advance(len(batch.indices))
             for store in extracted.stores:
                 store.flush()
 
-    def _freeze(self, images: int) -> FrozenBackbone:
-        """What gives local features, and those of the last layer where they are stored too, in one pass."""
-        network: nn.Module = self.backbone
-        if self.complete is not None and self.backbone.stage is not None:
-            network = StageAndLast(self.complete, self.backbone.stage)
-        return FrozenBackbone(
-            network,
-            self.backend,
-            images=images,
-            batch_size=self.batch_size,
-            preprocessing=self.preprocessing,
-            progress=self.progress,
-        )
-
-    def _split_tokens(self, local: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """Local features, and the class token, (B, 1, C), if it is stored beside them."""
-        return (local[:, self.backbone.prefix_tokens :], [local[:, :1]]) if self.class_token else (local, [])
-
-    def _features(self, images: Tensor, pools: list[Pool]) -> list[Tensor]:
-        """What goes into each store, from one pass through the network."""
-        features, *final = self._frozen(images)
-        local, last = self._split_tokens(features)
-        last += [average(maps_to_tokens(x))[:, None] for x in final]
-        return [local, *(pool.to(self.device)(local)[:, None] for pool in pools), *last]
+    def _shares(self, samples: Samples, indices: list[int], shard_size: int) -> Iterator[Share]:
+        """All images for this process alone, so that reading never pauses; for several processes shard by shard."""
+        for _, some in itertools.groupby(indices, lambda i: i // shard_size if self.engine.shared else 0):
+            chosen = list(some)
+            yield Share(samples.select(chosen), chosen)
 
     def _announce(self, extracted: Extracted) -> None:
         """Says what will be stored, and how much disk it takes."""

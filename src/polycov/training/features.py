@@ -8,6 +8,7 @@ from torch import nn
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
 from polycov.data.transforms import Preprocessing
+from polycov.engines.engine import Engine
 from polycov.models.backbones import Backbone
 from polycov.models.backends.frozen import Backend
 from polycov.models.model import Model
@@ -55,6 +56,8 @@ def extract_features(
     device: torch.device | None = None,
     rank: int = 0,
     world: int = 1,
+    engine: Engine | None = None,
+    plugin: str | None = None,
     progress: Progress = SILENT,
 ) -> FeatureStore:
     """Computes the local features of all images, or takes them from the cache.
@@ -75,6 +78,8 @@ def extract_features(
         device: device to compute on; default CPU.
         rank: rank of this process among those that share the work.
         world: the number of these processes.
+        engine: who computes; by default this process.
+        plugin: what registered the backbone, for other processes.
         progress: receives messages and the number of images done.
 
     Raises:
@@ -92,6 +97,8 @@ def extract_features(
             device=device or torch.device("cpu"),
             rank=rank,
             world=world,
+            engine=engine or Engine(),
+            plugin=plugin,
             progress=progress,
         )
         .run(channels)

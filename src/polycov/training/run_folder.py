@@ -18,7 +18,7 @@ from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
 from polycov.models.tensors import save_tensors
 from polycov.models.weights import load_exactly
-from polycov.system.files import is_there, remove_temporary_files
+from polycov.system.files import is_there, remove_temporary_files, write_file
 from polycov.system.json_files import append_json_lines as append_lines
 from polycov.system.json_files import read_json_lines, read_object, write_json, write_json_lines
 from polycov.system.locks import try_lock
@@ -225,6 +225,20 @@ class RunFolder:
         if any(path.exists() for path in (self._checkpoint, self._best, self._lock)):
             with self.lock():
                 self._remove_checkpoints()
+
+    def contents(self) -> dict[str, bytes]:
+        """Returns the files of a finished run, by name."""
+        paths = (path for path in sorted(self.path.rglob("*")) if path.is_file())
+        return {path.relative_to(self.path).as_posix(): path.read_bytes() for path in paths}
+
+    def replace_contents(self, files: dict[str, bytes]) -> None:
+        """Writes the files of a run that was finished elsewhere; the weights, which make it finished, come last."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with self.lock():
+            for name in sorted(files, key=lambda name: self.path / name == self.model_folder.weights):
+                (self.path / name).parent.mkdir(exist_ok=True)
+                write_file(self.path / name, lambda temporary, name=name: temporary.write_bytes(files[name]))
+            self._remove_checkpoints()
 
     def test_metrics(self) -> dict[str, Any] | None:
         """Returns the metrics of the test; None before the run is finished.
