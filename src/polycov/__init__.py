@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from polycov.comparing.options import CompareOptions
     from polycov.explaining.explain import explain
     from polycov.explaining.explanation import Explanation
-    from polycov.inference.embed import EmbedOptions, embed
+    from polycov.inference.embed import embed
+    from polycov.inference.embedder import EmbedOptions
     from polycov.inference.embeddings import Embeddings
     from polycov.inference.evaluate import EvaluateOptions, Evaluation, evaluate
     from polycov.inference.predict import Prediction, predict
@@ -40,7 +41,7 @@ _MODULES = {
     "Comparison": "comparing.comparison",
     "Config": "training.config",
     "CrossPool": "pooling.cross_pool",
-    "EmbedOptions": "inference.embed",
+    "EmbedOptions": "inference.embedder",
     "Embeddings": "inference.embeddings",
     "EvaluateOptions": "inference.evaluate",
     "Evaluation": "inference.evaluate",

@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,8 @@ import polycov
 from fake_images import make_image
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
-from polycov.inference.embed import EmbedOptions, embed
+from polycov.inference.embed import embed
+from polycov.inference.embedder import EmbedOptions
 from polycov.inference.embedding_folder import EmbeddingFolder
 from polycov.models.backbones import Backbone
 from polycov.progress import LogProgress
@@ -62,24 +64,33 @@ def test_a_method_on_a_random_backbone_resumes_in_another_process(trees: Path, t
 
 
 @pytest.mark.slow
-def test_embedding_a_run_resumes_and_processes_share_the_work(finished: Path, trees: Path, tmp_path: Path) -> None:
+def test_embedding_a_run_resumes_and_helper_processes_share_the_work(
+    finished: Path, trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
     out = tmp_path / "features"
     names, first = embed(str(finished), trees, out, shard_size=5, workers=0).load()
     assert len(first) == pq.read_table(out).num_rows == 27
     shards = sorted(out.glob("part-*.parquet"))
-    for path in (shards[1], shards[3]):
+    for path in (shards[1], shards[3], shards[4]):
         path.unlink()
     kept = shards[0].stat().st_mtime_ns
-    command = [sys.executable, "-m", "polycov", "embed", str(finished), str(trees), "-o", str(out)]
-    command += ["--shard-size", "5", "--workers", "0"]
-    processes = [subprocess.Popen(command) for _ in range(2)]
-    assert [process.wait(timeout=120) for process in processes] == [0, 0]
-    again = embed(str(finished), trees, out, shard_size=5, workers=0).load()
+    again = embed(str(finished), trees, out, shard_size=5, workers=0, jobs=2).load()
     assert again[0] == names
     np.testing.assert_allclose(again[1], first, rtol=1e-3, atol=1e-5)
     assert shards[0].stat().st_mtime_ns == kept
     with pytest.raises(PolycovError, match="another shard_size: 5, not 7"):
         embed(str(finished), trees, out, shard_size=7, workers=0)
+
+
+def test_a_second_process_on_the_same_folder_is_told_who_writes_it(trees: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features"
+    with (
+        EmbeddingFolder(out).writing(),
+        pytest.raises(PolycovError, match=rf"features' is being written by process {os.getpid()}\. Wait"),
+    ):
+        embed("average", trees / "test", out, **RANDOM)
+    assert embed("average", trees / "test", out, **RANDOM).images == 9
 
 
 def test_unreadable_images_stop_it_or_are_skipped_and_remembered(finished: Path, tmp_path: Path) -> None:

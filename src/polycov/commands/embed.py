@@ -2,7 +2,8 @@
 
 from polycov.commands.parsing import parse
 from polycov.commands.terminal import Terminal
-from polycov.inference.embed import EmbedOptions, embed
+from polycov.inference.embed import embed
+from polycov.inference.embedder import EmbedOptions
 
 
 def run(arguments: list[str]) -> None:

@@ -16,7 +16,7 @@ from polycov.progress import Progress
 from polycov.system.files import is_there, open_to_read, write_file
 from polycov.system.formats import require_format
 from polycov.system.json_files import read_json_lines, read_object, write_json, write_json_lines
-from polycov.system.locks import try_lock, wait_for_lock
+from polycov.system.locks import only_writer
 from polycov.system.structure import Structured, structure, to_plain
 from polycov.training.config import ImageOptions, NetworkOptions
 
@@ -86,8 +86,8 @@ class Skipped(Structured):
 class EmbeddingFolder:
     """The files of an embedding. The images are listed once; each stretch of the list becomes one shard.
 
-    A shard is written in one step by a process that holds its lock, so that memory does not grow with the number of
-    images, several processes can share the work, and an interrupted run resumes.
+    One process writes to it, whoever computes the features. A shard is written in one step, so that memory does not
+    grow with the number of images and an interrupted run resumes.
 
     Args:
         path: path of the folder.
@@ -97,6 +97,15 @@ class EmbeddingFolder:
         self.path = Path(path)
         self._manifest = self.path / "_embedding.json"
         self._images = self.path / "_images.jsonl"
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Makes this process the only one that writes to the folder, which is created if need be.
+
+        Raises:
+            PolycovError: if another process does.
+        """
+        self.path.mkdir(parents=True, exist_ok=True)
+        return only_writer(self.path / "_writing.lock", self.path)
 
     def prepare(self, identity: dict[str, Any], maker: Maker, images: Iterable[Item]) -> None:
         """Lists the images, once, or checks that the folder holds the same embedding.
@@ -111,21 +120,20 @@ class EmbeddingFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         wanted = {"format_version": FORMAT, **json.loads(json.dumps(identity))}
-        with wait_for_lock(self.path / "_list.lock"):
-            if not is_there(self._manifest):
-                count = self._list_images(images)
-                if not count:
-                    raise PolycovError("There are no images to embed.")
-                write_json(self._manifest, wanted | {"images": count, "maker": to_plain(maker)})
-            self._read_manifest()
-            before = read_object(self._manifest)
-            changed = [key for key in wanted if before.get(key) != wanted[key]]
-            if changed:
-                key = changed[0]
-                raise PolycovError(
-                    f"{str(self.path)!r} holds an embedding with another {key}: {before.get(key)!r}, not "
-                    f"{wanted[key]!r}. Choose another --out."
-                )
+        if not is_there(self._manifest):
+            count = self._list_images(images)
+            if not count:
+                raise PolycovError("There are no images to embed.")
+            write_json(self._manifest, wanted | {"images": count, "maker": to_plain(maker)})
+        self._read_manifest()
+        before = read_object(self._manifest)
+        changed = [key for key in wanted if before.get(key) != wanted[key]]
+        if changed:
+            key = changed[0]
+            raise PolycovError(
+                f"{str(self.path)!r} holds an embedding with another {key}: {before.get(key)!r}, not "
+                f"{wanted[key]!r}. Choose another --out."
+            )
 
     def _list_images(self, images: Iterable[Item]) -> int:
         count = 0
@@ -207,10 +215,6 @@ class EmbeddingFolder:
     def has_shard(self, index: int, kind: ShardFormat) -> bool:
         """Whether a shard is complete."""
         return self._shard(index, kind).is_file()
-
-    def lock_shard(self, index: int) -> AbstractContextManager[bool]:
-        """Tries to lock a shard; yields whether it was free."""
-        return try_lock(self.path / f"_part-{index:06d}.lock")
 
     def write_shard(self, index: int, kind: ShardFormat, shard: Shard, skipped: dict[str, str]) -> None:
         """Writes a shard; the images skipped in it are recorded before, so that no kill can lose them."""

@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +238,7 @@ class RunFolder:
         with self.lock():
             for name in sorted(files, key=lambda name: self.path / name == self.model_folder.weights):
                 (self.path / name).parent.mkdir(exist_ok=True)
-                write_file(self.path / name, lambda temporary, name=name: temporary.write_bytes(files[name]))
+                write_file(self.path / name, partial(Path.write_bytes, data=files[name]))
             self._remove_checkpoints()
 
     def test_metrics(self) -> dict[str, Any] | None:

@@ -1,0 +1,146 @@
+"""Features of images, shard by shard, in this process or in another."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polycov.data.anywhere import Anywhere, Item, item_name
+from polycov.data.broken import SKIP
+from polycov.data.images import Samples
+from polycov.data.loading import load_batches
+from polycov.data.quantize import quantize
+from polycov.engines.engine import Engine
+from polycov.engines.work import Work
+from polycov.errors import PolycovError
+from polycov.inference.embedder import Embedder, EmbedOptions, make_embedder
+from polycov.inference.embedding_shards import Array, Shard
+from polycov.models.model_folder import ModelFolder
+from polycov.models.plugins import load_plugin
+from polycov.progress import Progress
+from polycov.system.devices import choose_device
+
+
+@dataclass(frozen=True)
+class ShardTask:
+    """The images of a shard."""
+
+    shard: int
+    items: list[Item]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Features of one batch.
+
+    Attributes:
+        shard: that it belongs to.
+        names: of the images.
+        features: (images, D), as stored.
+        scales: of int8.
+        skipped: images of the batch that cannot be read, with the reasons.
+        images: how many images it began with.
+    """
+
+    shard: int
+    names: list[str]
+    features: Array
+    scales: Array | None
+    skipped: dict[str, str]
+    images: int
+
+
+def join_parts(parts: list[Part]) -> tuple[Shard, dict[str, str]]:
+    """Returns the shard of all its parts, and the images skipped in it."""
+    scales = [part.scales for part in parts if part.scales is not None]
+    names = [name for part in parts for name in part.names]
+    shard = Shard(names, np.concatenate([part.features for part in parts]), np.concatenate(scales) if scales else None)
+    return shard, {name: reason for part in parts for name, reason in part.skipped.items()}
+
+
+class EmbedImages(Work[ShardTask, Part]):
+    """Embeds images. Another process makes the embedder itself, of the same files, and checks that it is the same.
+
+    Args:
+        options: what to compute, and how.
+        engine: who does it.
+        count: how many images there are in all.
+        embedder: for this process.
+        progress: receives which backend runs the backbone.
+    """
+
+    def __init__(
+        self, options: EmbedOptions, engine: Engine, count: int, embedder: Embedder, progress: Progress
+    ) -> None:
+        runtime = replace(options.runtime, workers=engine.readers(options.runtime.workers))
+        is_model = ModelFolder(options.source).config.is_file()
+        source = str(Path(options.source).resolve()) if is_model else options.source
+        self.options, self.count = replace(options, source=source, runtime=runtime), count
+        self.digest, self.progress = embedder.digest, progress
+        self._embedder: Embedder | None = embedder
+        self._device = choose_device(runtime.device)
+        self._frozen = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_embedder": None, "_frozen": False, "_device": None}
+
+    def __call__(self, tasks: Iterable[ShardTask]) -> Iterator[Part]:
+        """Yields the features of each batch.
+
+        Raises:
+            PolycovError: if an image cannot be read, and such images are not skipped.
+        """
+        embedder = self._ready()
+        for task in tasks:
+            yield from self._parts(task, embedder)
+
+    def _ready(self) -> Embedder:
+        if self._embedder is None:
+            runtime = self.options.runtime
+            if runtime.plugin is not None:
+                load_plugin(runtime.plugin)
+            # Of the GPUs, this process sees its own alone.
+            self._device = choose_device("auto" if runtime.device.startswith("cuda") else runtime.device)
+            self._embedder = make_embedder(self.options, self._device)
+            if self._embedder.digest != self.digest:
+                raise PolycovError(
+                    "Another process has other weights of this model: are the files of all machines the same?"
+                )
+        if not self._frozen:
+            size, backend = self.options.batch_size, self.options.runtime.backend
+            self._embedder.freeze(backend, images=self.count, batch_size=size, progress=self.progress)
+            self._frozen = True
+        return self._embedder
+
+    def _parts(self, task: ShardTask, embedder: Embedder) -> Iterator[Part]:
+        options, names = self.options, list(map(item_name, task.items))
+        samples, size = Samples(Anywhere(), task.items, [0] * len(names)), options.batch_size
+        batches = [range(i, min(i + size, len(names))) for i in range(0, len(names), size)]
+        skipped: dict[str, str] = {}
+
+        def skip(index: int, reason: str) -> None:
+            if options.broken == "stop":
+                raise PolycovError(f"{reason} Skip such images with {SKIP}.")
+            skipped[names[index]] = reason
+
+        workers = options.runtime.workers
+        loading = load_batches(samples, embedder.preprocessing, batches, workers, skip, pixels=True)
+        for batch, (images, _, indices) in zip(batches, loading, strict=True):
+            features, scales = self._features(images, embedder)
+            kept = [names[int(i)] for i in indices]
+            yield Part(task.shard, kept, features, scales, dict(skipped), len(batch))
+            skipped.clear()
+
+    @torch.inference_mode()
+    def _features(self, images: Tensor, embedder: Embedder) -> tuple[Array, Array | None]:
+        """Features as they are stored, and their scales if they have any."""
+        dtype = self.options.dtype
+        if not len(images):
+            none = np.zeros((0, embedder.pool.out_features), dtype)
+            return none, np.zeros(0, np.float32) if dtype == "int8" else None
+        codes, scale = quantize(embedder(images.to(self._device)).cpu(), dtype)
+        return codes.numpy(), None if scale is None else scale.numpy()
