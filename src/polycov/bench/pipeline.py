@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import nn
+from torch import Tensor, nn
 
 from polycov.bench.measure import Tick, quartiles, ratios
 from polycov.bench.tables import Row
@@ -70,6 +70,12 @@ class Pipeline:
     def complete(self) -> Backbone:
         """The backbone with all layers."""
         return build_backbone(NetworkOptions(self.backbone, stage="last"), self.size).eval()
+
+    def pixels(self) -> Tensor:
+        """Returns the pixels of a batch of images, (B, H, W, 3)."""
+        files = sorted(self.folder.rglob("*.*"))
+        chosen = (files[i * len(files) // self.batch] for i in range(self.batch))
+        return torch.stack([self.network.preprocessing().pixels(read_image(file)) for file in chosen])
 
     def limit(self, what: str) -> Callable[[], float]:
         """Returns a job for the rate of the backbone alone, on random pixels."""

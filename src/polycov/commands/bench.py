@@ -13,7 +13,7 @@ from polycov.bench.measure import slug
 from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROOTS, ROUTE_GRID, Row, Shape
 from polycov.commands import numerics, scale
 from polycov.commands.parsing import parse
-from polycov.commands.pipeline import Backend, run_pipeline
+from polycov.commands.pipeline import Backend, run_backends, run_pipeline
 from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
 from polycov.explaining.faithfulness_options import FaithfulnessOptions
@@ -22,7 +22,7 @@ from polycov.system.devices import choose_device
 from polycov.system.environment import hardware
 from polycov.system.tables import Cell, Table
 
-Times = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain", "pipeline"]
+Times = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain", "pipeline", "backends"]
 What = Times | Literal["faithfulness", "fuzz", "gradients", "load"]
 
 
@@ -37,7 +37,7 @@ class Bench:
     (needs timm). explain: explanations beside a forward pass. faithfulness: what hiding the regions of maps does to the
     score (needs --run). fuzz: random cases against a reference in float64. gradients: their errors by condition number,
     beside formulas from elsewhere. load: 100,000 images, killed half-way; 500,000 names; 5,000 classes (needs timm).
-    pipeline: images per second of each part from files to features (needs timm)."""
+    pipeline: images per second of each part from files to features; backends: ways to run a backbone (need timm)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -51,7 +51,7 @@ class Bench:
     methods: tuple[str, ...] = ("isqrt-cov", "ipccp-ts", "ipccp-cs", "ipccp-rm", "monet-2-ts", "cbp-ts")
     """Methods to measure; "NAME, gram", "NAME, covariance" and "NAME, paper" force a route."""
     compile: bool = False
-    """With ideas: also try torch.compile (needs a C++ compiler)."""
+    """With ideas and backends: also try torch.compile (needs a C++ compiler)."""
     paper: bool = True
     """Also measure the paper's algorithm as printed (slow)."""
     dtype: Literal["float32", "float64", "bfloat16", "float16"] = "float32"
@@ -65,7 +65,7 @@ class Bench:
     functions: tuple[str, ...] = ROOTS
     """With roots: functions as they appear in a spec; times are relative to the first."""
     data: str = "typefaces"
-    """With roots: images, as for train. With pipeline: a folder of images; default generated ones."""
+    """With roots: images, as for train. With pipeline and backends: a folder; default generated images."""
     backend: Backend = "auto"
     """With pipeline: what runs the backbone."""
     seeds: int = 3
@@ -295,5 +295,6 @@ RUNS = {
     "gradients": lambda options, shape, terminal: numerics.gradients(terminal),
     "load": lambda options, shape, terminal: scale.load(terminal, options.load, options.load_images, options.layout),
     "pipeline": lambda o, shape, terminal: run_pipeline(terminal, o.data, o.images, o.backend, o.rounds),
+    "backends": lambda o, shape, terminal: run_backends(terminal, o.data, o.compile, o.rounds),
 }
 FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure, "gradients": gradients_figure}

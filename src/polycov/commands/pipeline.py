@@ -1,4 +1,4 @@
-"""``polycov bench --what pipeline``: how fast files become features."""
+"""``polycov bench --what pipeline backends``: how fast files become features."""
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,4 +27,31 @@ def run_pipeline(terminal: Terminal, data: str, images: int, backend: Backend, r
         cells.append((row["part"], spread, limit, f"{row['of_the_script']:.2f}"))
     columns = ("part", "images per second", "of the backbone alone", "× plain script")
     terminal.table(Table(columns, cells, f"{settings.backbone}, {settings.size} pixels, {images} images"))
+    return rows
+
+
+def run_backends(terminal: Terminal, data: str, compiled: bool, rounds: int) -> list[Row]:
+    """Measures ways to run the default backbone on a batch of images, and shows them."""
+    from polycov.bench.backends import backends  # needs the extra train
+    from polycov.bench.pipeline import LEAST, Pipeline, link_images
+
+    with TemporaryDirectory() as folder, terminal.progress.task("backends", rounds + 1) as task:
+        link_images(None if data == GENERATED else data, Path(folder), LEAST)
+        settings = Pipeline(Path(folder), LEAST)
+        rows = list(
+            backends(
+                settings.network,
+                settings.network.preprocessing(),
+                settings.pixels(),
+                rounds,
+                task.advance,
+                compiled=compiled,
+            )
+        )
+    cells = []
+    for row in rows:
+        spread = f"{row['images_per_second']:.1f} ({row['lower_quartile']:.1f}–{row['upper_quartile']:.1f})"
+        cells.append((row["backend"], spread, f"{row['of_plain']:.2f}", f"{row['distance']:.1e}"))
+    columns = ("backend", "images per second", "× torch", "relative distance from torch")
+    terminal.table(Table(columns, cells, f"{settings.backbone}, {settings.size} pixels, batch {settings.batch}"))
     return rows

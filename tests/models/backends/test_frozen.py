@@ -156,7 +156,7 @@ def test_engines_use_as_many_threads_as_torch(monkeypatch: pytest.MonkeyPatch) -
     seen: list[int] = []
     monkeypatch.setattr(engines, "_as_onnx", lambda network, example: b"")
     for name in ("_onnxruntime", "_openvino"):
-        monkeypatch.setattr(engines, name, lambda model, threads: seen.append(threads))
+        monkeypatch.setattr(engines, name, lambda model, threads, *_: seen.append(threads))
     for backend in ("onnxruntime", "openvino"):
         engines.Engine(backend, nn.Identity(), torch.zeros(1, 3, 8, 8))
     assert seen == [torch.get_num_threads()] * 2

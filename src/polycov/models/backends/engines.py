@@ -30,16 +30,17 @@ class Engine:
         name: "onnxruntime" or "openvino".
         network: network in evaluation mode that returns tensors, on the CPU, in float32.
         example: an input, such as images (B, 3, H, W).
+        precision: of OpenVINO's computations: "f32", or "bf16", which is for benchmarks alone.
 
     Attributes:
         name: name and version of the engine.
         shape: of the input.
     """
 
-    def __init__(self, name: str, network: nn.Module, example: Tensor) -> None:
+    def __init__(self, name: str, network: nn.Module, example: Tensor, precision: str = "f32") -> None:
         self.name, self.shape = f"{name} {version(name)}", tuple(example.shape)
-        compiler = _onnxruntime if name == "onnxruntime" else _openvino
-        self._run = compiler(_as_onnx(network, example), torch.get_num_threads())
+        model, threads = _as_onnx(network, example), torch.get_num_threads()
+        self._run = _onnxruntime(model, threads) if name == "onnxruntime" else _openvino(model, threads, precision)
 
     def __call__(self, images: Tensor) -> Outputs:
         """Returns the outputs for images like the example, with any B."""
@@ -75,11 +76,11 @@ def _onnxruntime(model: bytes, threads: int) -> Callable[[Array], list[Array]]:
     return lambda images: session.run(None, {entry.name: images})
 
 
-def _openvino(model: bytes, threads: int) -> Callable[[Array], list[Array]]:
+def _openvino(model: bytes, threads: int, precision: str) -> Callable[[Array], list[Array]]:
     import openvino
 
     options = {
-        "INFERENCE_PRECISION_HINT": "f32",  # bfloat16 is its choice where the CPU has it
+        "INFERENCE_PRECISION_HINT": precision,  # bfloat16 is its choice where the CPU has it
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,  # several processes would be given the same cores
