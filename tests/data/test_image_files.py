@@ -124,3 +124,11 @@ def test_unreadable_images_are_named_with_a_short_reason(tmp_path: Path) -> None
         samples.image(0)
     with pytest.raises(PolycovError, match=r"^Cannot read the image 'absent.jpg': it is missing\.$"):
         samples.image(1)
+
+
+@pytest.mark.parametrize(("least", "side"), [(None, 400), (64, 100), (100, 100), (101, 200), (201, 400), (900, 400)])
+def test_a_jpeg_is_decoded_no_smaller_than_asked(tmp_path: Path, least: int | None, side: int) -> None:
+    Image.new("RGB", (400, 800), "red").save(tmp_path / "a.jpg")
+    assert read_image(tmp_path / "a.jpg", least=least).size == (side, 2 * side)
+    Image.new("RGB", (400, 800), "red").save(tmp_path / "a.png")
+    assert read_image(tmp_path / "a.png", least=least).size == (400, 800)

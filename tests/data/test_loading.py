@@ -73,3 +73,12 @@ def test_unreadable_images_raise_or_are_skipped(samples: Samples, workers: int) 
     ((images, labels, indices),) = load_batches(samples, preprocessing, [[4, 0]], workers, skipped.__setitem__)
     assert skipped == {4: "Cannot read the image '4.png': it is not an image."}
     assert (labels.tolist(), indices.tolist(), len(images)) == ([5], [0], 1)
+
+
+def test_drafts_are_close_to_whole_images(tmp_path: Path) -> None:
+    make_image(0, 0, 512).save(tmp_path / "0.jpg", quality=95)
+    samples = Samples(Files(tmp_path), ["0.jpg"], [0])
+    ((whole, _, _),) = load_batches(samples, Preprocessing(32, 32), [[0]], pixels=True)
+    ((draft, _, _),) = load_batches(samples, Preprocessing(32, 32, draft=True), [[0]], pixels=True)
+    difference = (whole.float() - draft.float()).abs()
+    assert 0 < float(difference.mean()) < 4

@@ -87,3 +87,11 @@ def test_identity_is_plain_and_ignores_augmentation() -> None:
 def test_invalid_options_are_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(PolycovError, match=message):
         Preprocessing(**{"size": 16, "resize": 16, **options})  # type: ignore[arg-type]
+
+
+def test_draft_is_part_of_the_identity_and_leaves_enough_pixels() -> None:
+    plain, draft = Preprocessing(20, 30), Preprocessing(20, 30, draft=True)
+    assert "draft" not in plain.identity()
+    assert draft.identity() == plain.identity() | {"draft": True}
+    assert (plain.decoded_side, draft.decoded_side) == (None, 60)
+    assert Preprocessing(20, 30, draft=True, crop="scale").decoded_side is None

@@ -49,7 +49,12 @@ def _formats() -> tuple[str, ...]:
 
 
 def read_image(
-    content: Content, name: str | None = None, *, max_pixels: int = MAX_PIXELS, check: bool = False
+    content: Content,
+    name: str | None = None,
+    *,
+    max_pixels: int = MAX_PIXELS,
+    check: bool = False,
+    least: int | None = None,
 ) -> Image.Image:
     """Returns an image in RGB, rotated according to its EXIF data, on white where transparent.
 
@@ -58,6 +63,7 @@ def read_image(
         name: for the error; by default the path.
         max_pixels: a larger image is refused before it is decoded.
         check: read the file to its end, but decode a JPEG at a small size, to check that it can be read.
+        least: decode a JPEG at a half, a quarter or an eighth of its size, as long as no side is below this.
 
     Raises:
         UnreadableImageError: if it cannot be read, for whatever reason.
@@ -69,8 +75,9 @@ def read_image(
             if image.width * image.height > max_pixels:
                 limit = f"at most {max_pixels // 10**6} million are read"
                 raise ValueError(f"it has {image.width} × {image.height} pixels; {limit}")
-            if check:
-                image.draft("RGB", (64, 64))
+            if check or least:
+                side = 64 if check else least or 0
+                image.draft("RGB", (side, side))
             return _upright_rgb(image)
     except UnreadableImageError:
         raise

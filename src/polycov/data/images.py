@@ -86,7 +86,7 @@ class Samples:
         """Returns the name of an image."""
         return self.source.name(self.items[index])
 
-    def image(self, index: int, *, check: bool = False) -> Image.Image:
+    def image(self, index: int, *, check: bool = False, least: int | None = None) -> Image.Image:
         """Returns an image as `read_image` does; with ``check`` at a small size, to see whether it can be read.
 
         Raises:
@@ -100,7 +100,7 @@ class Samples:
             raise
         except OSError as error:
             raise UnreadableImageError(name, str(error.strerror or error)) from error
-        return read_image(content, name, check=check)
+        return read_image(content, name, check=check, least=least)
 
     def select(self, indices: Iterable[int]) -> "Samples":
         """Returns the images with these indices."""

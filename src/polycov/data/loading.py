@@ -34,7 +34,7 @@ class ImageDataset(Dataset[Row]):
         index, seed = key if isinstance(key, tuple) else (key, None)
         label, size = self.samples.labels[index], self.preprocessing.size
         try:
-            image = self.samples.image(index)
+            image = self.samples.image(index, least=self.preprocessing.decoded_side)
         except PolycovError as error:
             return self.prepare(Image.new("RGB", (size, size))), label, index, str(error)
         x = self.prepare(image) if seed is None else self.preprocessing.augmented(image, seed)

@@ -40,6 +40,7 @@ class Preprocessing:
         crop: in training, "center", "random" (of this size, anywhere) or "scale" (8 to 100 % of the area, as for
             ImageNet). In evaluation always the centre.
         flip: in training, mirror half of the images.
+        draft: decode JPEGs at a reduced size, see `decoded_side`.
     """
 
     size: int
@@ -50,6 +51,7 @@ class Preprocessing:
     interpolation: str = "bicubic"
     crop: Crop = "center"
     flip: bool = True
+    draft: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (("size", 8), ("resize", self.size)):
@@ -73,8 +75,16 @@ class Preprocessing:
 
     def identity(self) -> dict[str, Any]:
         """Returns the attributes that tensors in evaluation depend on, as plain JSON values."""
-        names = ("size", "resize", "squash", "interpolation")
+        names = ("size", "resize", "squash", "interpolation", *(["draft"] if self.draft else []))
         return {name: getattr(self, name) for name in names} | {"mean": list(self.mean), "std": list(self.std)}
+
+    @property
+    def decoded_side(self) -> int | None:
+        """The least side that a JPEG has to be decoded at; None for its own, as random areas need.
+
+        With ``draft``, twice the side it is resized to: the decoder shrinks by 2, 4 or 8, and the filter does the rest.
+        """
+        return 2 * self.resize if self.draft and self.crop != "scale" else None
 
     def __call__(self, image: Image.Image) -> Tensor:
         """Returns the tensor of an image in evaluation."""

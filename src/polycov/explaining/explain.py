@@ -87,7 +87,7 @@ def prepare_images(
     names, prepared = [], []
     for i, image in enumerate(given):
         names.append(str(image) if isinstance(image, str | Path) else f"image {i}")
-        prepared.append(model.preprocessing(read_image(image, names[-1])))
+        prepared.append(model.preprocessing(read_image(image, names[-1], least=model.preprocessing.decoded_side)))
     return names, prepared
 
 

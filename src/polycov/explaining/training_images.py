@@ -170,7 +170,7 @@ class TrainingImages:
 
     def _neighbour(self, shares: Callable[[], Shares], index: int, similarity: float) -> Neighbour:
         train = self.data["train"]
-        image = self.model.preprocessing(train.image(index))
+        image = self.model.preprocessing(train.image(index, least=self.model.preprocessing.decoded_side))
         label, shown = self.data.classes[train.labels[index]], unprepared(self.model, image)
         return Neighbour(train.name(index), label, shown, similarity, (shares, functools.partial(self._shares, image)))
 

@@ -124,7 +124,7 @@ def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:
     backbone = build_backbone(options.network, size, keep_prefix=reads_class_token(options.source))
     width, prefix = backbone.num_features, backbone.prefix_tokens
     pool = create_pool(options.source, width, dim=options.dim, seed=options.seed, prefix_tokens=prefix)
-    changes: dict[str, Any] = {"resize": images.resize, "squash": images.squash}
+    changes: dict[str, Any] = {"resize": images.resize, "squash": images.squash, "draft": images.draft}
     given = {name: value for name, value in changes.items() if value is not None}
     preprocessing = replace(backbone.preprocessing(), **given)
     return Embedder(backbone.to(device).eval(), pool.to(device).eval(), preprocessing)

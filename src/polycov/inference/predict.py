@@ -77,7 +77,7 @@ class Classifier:
     def __call__(self, file: Path, top: int = 5, mirror: bool = False) -> Prediction:
         """Returns the most probable classes of an image file."""
         try:
-            image = self.preprocessing(read_image(file))[None].to(self._device)
+            image = self.preprocessing(read_image(file, least=self.preprocessing.decoded_side))[None].to(self._device)
         except PolycovError as error:
             return Prediction(file, (), str(error))
         try:

@@ -60,6 +60,7 @@ def preprocessing_for(
         squash=data.squash if images.squash is None else images.squash,
         crop=training.crop,
         flip=training.flip,
+        draft=bool(images.draft),
     )
 
 
