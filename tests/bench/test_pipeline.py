@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from polycov.bench.pipeline import EMBED, FEATURES, FIRST, LIMIT, PLAIN, Pipeline, link_images, pipeline
+from polycov.bench.pipeline import DRAFT, EMBED, FEATURES, FIRST, LIMIT, PLAIN, WHOLE, Pipeline, link_images, pipeline
 from polycov.errors import PolycovError
 
 
@@ -18,7 +18,20 @@ def test_every_part_and_the_whole_have_a_rate(tmp_path: Path, monkeypatch: pytes
     settings = Pipeline(tmp_path, images, "torch", size=64, batch=2, workers=0, method="average")
     with torch.inference_mode():
         rows = {row["part"]: row for row in pipeline(settings, 1)}
-    assert {"read", "decode", "transform", "pool", "classifier", EMBED, FEATURES, PLAIN, *LIMIT.values()} == set(rows)
+    assert 0 < rows[DRAFT]["distance"] < 0.5
+    assert {
+        WHOLE,
+        DRAFT,
+        "read",
+        "decode",
+        "transform",
+        "pool",
+        "classifier",
+        EMBED,
+        FEATURES,
+        PLAIN,
+        *LIMIT.values(),
+    } == set(rows)
     for row in rows.values():
         assert row["lower_quartile"] <= row["images_per_second"] <= row["upper_quartile"]
         assert math.isfinite(row["images_per_second"])

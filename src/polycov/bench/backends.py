@@ -3,11 +3,12 @@
 import copy
 import warnings
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from polycov.bench.measure import Tick, interleave, quartiles, ratios
+from polycov.bench.measure import Job, Tick, interleave, quartiles, ratios
 from polycov.bench.tables import Row
 from polycov.data.transforms import Preprocessing
 from polycov.models.backends.engines import Engine, missing_packages
@@ -43,7 +44,7 @@ def backends(
         ways = dict(_ways(network.eval(), preprocessing, pixels, compiled))
         expected = ways[PLAIN](pixels)
         distances = {name: relative_distance(run(pixels), expected) for name, run in ways.items()}
-        jobs = {name: (lambda run=run: run(pixels)) for name, run in ways.items()}  # type: ignore[misc]
+        jobs: dict[str, Job] = {name: partial(run, pixels) for name, run in ways.items()}
         times = interleave(jobs, rounds, tick)
     for name, seconds in times.items():
         low, middle, high = quartiles([len(pixels) / second for second in seconds])

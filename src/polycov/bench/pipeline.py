@@ -1,11 +1,12 @@
 """Images per second from files to features: each part and the whole, a plain script and the backbone alone."""
 
+import io
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from polycov.bench.measure import Tick, quartiles, ratios
 from polycov.bench.tables import Row
 from polycov.data.image_files import read_image
 from polycov.data.read import read_data
+from polycov.data.transforms import Preprocessing
 from polycov.data.walk import list_images
 from polycov.errors import PolycovError
 from polycov.inference.embed import embed
@@ -33,6 +35,7 @@ from polycov.training.features import build_backbone
 
 FIRST = 6  # batches that are not timed: engines are compiled, and images read ahead meanwhile
 LEAST = 192
+WHOLE, DRAFT = "decode and transform 12 megapixels", "the same with --draft"
 PLAIN, EMBED, FEATURES = "plain script", "embed", "features"
 LIMIT = {EMBED: "backbone alone", FEATURES: "backbone alone, two outputs"}
 
@@ -76,6 +79,19 @@ class Pipeline:
         files = sorted(self.folder.rglob("*.*"))
         chosen = (files[i * len(files) // self.batch] for i in range(self.batch))
         return torch.stack([self.network.preprocessing().pixels(read_image(file)) for file in chosen])
+
+    @torch.inference_mode()
+    def draft_distance(self) -> float:
+        """How much decoding at a reduced size changes local features: the mean over a batch, relative, in norm."""
+        files = sorted(self.folder.rglob("*.*"))[: self.batch]
+        preprocessing = replace(self.network.preprocessing(), draft=True)
+        contents = [enlarged(read_image(file)) for file in files]
+        sides = (None, preprocessing.decoded_side)
+        whole, draft = (
+            self.network(torch.stack([preprocessing(read_image(content, least=side)) for content in contents]))
+            for side in sides
+        )
+        return float(((draft - whole).flatten(1).norm(dim=1) / whole.flatten(1).norm(dim=1)).mean())
 
     def limit(self, what: str) -> Callable[[], float]:
         """Returns a job for the rate of the backbone alone, on random pixels."""
@@ -133,6 +149,7 @@ class Pipeline:
         vectors = pool(maps).detach()
         classifier = nn.Linear(pool.out_features, 200)
         return {
+            **_large_photographs(pictures[:4], preprocessing),
             "read": lambda: _rate(lambda: [file.read_bytes() for file in files], count),
             "decode": lambda: _rate(lambda: [read_image(content) for content in contents], count),
             "transform": lambda: _rate(lambda: [preprocessing.pixels(picture) for picture in pictures], count),
@@ -164,7 +181,27 @@ def pipeline(settings: Pipeline, rounds: int, tick: Tick | None = None) -> Itera
         low, middle, high = quartiles(values)
         row: Row = {"part": name, "images_per_second": middle, "lower_quartile": low, "upper_quartile": high}
         limit = quartiles(ratios(values, rates[LIMIT[name]]))[1] if name in LIMIT else None
-        yield row | {"of_the_limit": limit, "of_the_script": quartiles(ratios(values, rates[PLAIN]))[1]}
+        row |= {"of_the_limit": limit, "of_the_script": quartiles(ratios(values, rates[PLAIN]))[1]}
+        yield row | {"distance": settings.draft_distance() if name == DRAFT else None}
+
+
+def enlarged(image: Image.Image, pixels: int = 12_000_000) -> bytes:
+    """Returns the JPEG of an image, enlarged to so many pixels, as a camera takes them."""
+    scale = (pixels / (image.width * image.height)) ** 0.5
+    content = io.BytesIO()
+    image.resize((round(scale * image.width), round(scale * image.height))).save(content, "JPEG", quality=90)
+    return content.getvalue()
+
+
+def _large_photographs(pictures: list[Image.Image], preprocessing: Preprocessing) -> dict[str, Callable[[], float]]:
+    """Jobs for the rate of decoding and transforming photographs of a camera, at their own and at a reduced size."""
+    contents, count = [enlarged(picture) for picture in pictures], len(pictures)
+    side = replace(preprocessing, draft=True).decoded_side
+
+    def job(least: int | None) -> float:
+        return _rate(lambda: [preprocessing.pixels(read_image(content, least=least)) for content in contents], count)
+
+    return {WHOLE: lambda: job(None), DRAFT: lambda: job(side)}
 
 
 def _rate(job: Callable[[], object], images: int, times: int = 1) -> float:
