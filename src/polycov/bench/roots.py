@@ -1,5 +1,6 @@
 """Matrix functions beside the exact root: products, time, distance, gradient, and accuracy on real features."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -9,10 +10,11 @@ from torch import Tensor
 from polycov.bench.measure import Job, Tick, forward, interleave, quartiles, ratios, training_step
 from polycov.bench.tables import EXACT, Row, Shape
 from polycov.comparing.grid import Setting
-from polycov.comparing.measure import ReducedFeatures, measure_frozen
+from polycov.comparing.measure import measure_frozen
 from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import SeededData
 from polycov.comparing.protocols.classifiers import ProbeProtocol
+from polycov.comparing.reduced_features import BATCH_SIZE, ReducedFeatures
 from polycov.data.read import read_splits
 from polycov.models.backbones import input_size
 from polycov.models.head import PROBE_CHANNELS
@@ -39,7 +41,8 @@ class LocalFeatures:
 
     def tokens(self, images: int = IMAGES) -> Tensor:
         """Returns the tokens of some training images of the first seed, (images, N, C)."""
-        return self.reduced.tokens(self.data.split(0), self.channels)["train"][:images]
+        batches = self.reduced.tokens(self.data.split(0), self.channels)["train"]
+        return torch.cat([*itertools.islice(batches, -(-images // BATCH_SIZE))])[:images]
 
 
 def local_features(source: str, progress: Progress = SILENT) -> LocalFeatures:

@@ -13,6 +13,7 @@ from polycov.comparing.live import live_table
 from polycov.comparing.measure import pool_setting
 from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import Prepared, prepare
+from polycov.comparing.protocols.classifiers import ProbeProtocol
 from polycov.comparing.protocols.protocol import FrozenProtocol, Pooled
 from polycov.comparing.records import Record
 from polycov.comparing.report.gallery import make_gallery
@@ -26,7 +27,7 @@ from polycov.errors import PolycovError
 from polycov.pooling.methods import reads_class_token
 from polycov.progress import SILENT, Progress, Task
 from polycov.system.devices import choose_device
-from polycov.system.environment import total_memory
+from polycov.system.memory_budget import Memory
 from polycov.system.signals import stop_on_signals
 from polycov.training.assembly import preprocessing_for
 from polycov.training.config import replace_options
@@ -88,9 +89,14 @@ class ComparisonJob:
         self.options, self.folder = prepared.options, prepared.folder
         self.channels = prepared.config.pooling.channels or 0
         self.protocol = prepared.options.protocol()
+        self.memory = Memory.of(prepared.options.runtime.memory, prepared.cache).part(prepared.options.engine.jobs)
         self.settings: list[Setting] = []
         self._last = prepared.config.network.stage == "last"
-        self._work = MeasureSettings(prepared, self.channels, None, engine.remote, progress)
+        self._work = self._measuring(None)
+
+    def _measuring(self, extracted: Extracted | None) -> MeasureSettings:
+        memory = None if self.engine.remote else self.memory  # another machine has memory of its own
+        return MeasureSettings(self.prepared, self.channels, extracted, self.engine.remote, self.progress, memory)
 
     def plan(self) -> None:
         """Extracts features if the head needs them, and lays out the grid.
@@ -104,7 +110,7 @@ class ComparisonJob:
             extracted = self._extract()
             width = extracted.local.channels
             self.channels = self._fittable_channels(extracted.local, samples)
-            self._work = MeasureSettings(self.prepared, self.channels, extracted, self.engine.remote, self.progress)
+            self._work = self._measuring(extracted)
         methods, dims = self.prepared.methods, self.prepared.dims
         limits = Limits(self.channels, width, samples, self._last)
         for note in grid_notes(methods, dims, limits):
@@ -114,7 +120,8 @@ class ComparisonJob:
             raise PolycovError(
                 f"There is nothing to compare: choose --dims below {limits.triangle}, or other --methods."
             )
-        self._require_memory(len(self.prepared.data.split(0).all_samples()))
+        data = self.prepared.data.split(0)
+        self._require_memory(len(data["train"]) + len(data["val"]))
 
     def _fittable_channels(self, store: FeatureStore, samples: int) -> int:
         """The channels that local features are reduced to: as asked for, or as many as there are to fit."""
@@ -127,13 +134,10 @@ class ComparisonJob:
         return min(wanted, features)
 
     def _require_memory(self, images: int) -> None:
-        largest = max((setting.dim or 0 for setting in self.settings), default=0)
-        need, available = 20 * largest * images, total_memory()
-        if need > available:
-            raise PolycovError(
-                f"Features of {largest} dimensions for {images} images take about {need / 2**30:.0f} GB, and this "
-                f"machine has {available / 2**30:.0f}. Choose smaller --dims."
-            )
+        """Notices at once what the largest probe would notice in the end."""
+        if isinstance(self.protocol, ProbeProtocol):
+            largest = max((setting.dim or 0 for setting in self.settings), default=0)
+            self.memory.require_matrix(min(largest, images), f"A probe of {largest} dimensions")
 
     def execute(self) -> None:
         """Measures the settings that have no record yet."""

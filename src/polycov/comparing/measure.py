@@ -1,108 +1,33 @@
 """Measuring one setting: on frozen features, or by training."""
 
+import itertools
 import time
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
-from polycov.comparing.grid import AVERAGE_LAST, Setting, first_order_pool
+from polycov.comparing.grid import AVERAGE_LAST, Setting
 from polycov.comparing.protocols.protocol import FrozenProtocol, Pooled
 from polycov.comparing.records import Measurement, pack
+from polycov.comparing.reduced_features import BATCH_SIZE, ReducedFeatures, TokenBatches
 from polycov.comparing.storage import storing
-from polycov.data.images import SPLITS, ImageData, Split
+from polycov.data.images import SPLITS, ImageData
 from polycov.data.quantize import FeatureDtype
 from polycov.errors import PolycovError
 from polycov.models.head import DEFAULT_CHANNELS
 from polycov.pooling.kernel import kernel_error, uncompressed
 from polycov.pooling.methods import create_pool, is_first_order, reads_class_token
 from polycov.pooling.pool import Pool
-from polycov.pooling.tokens import maps_to_tokens
 from polycov.progress import SILENT, Progress
+from polycov.system.rows import Rows
 from polycov.training.config import Config
-from polycov.training.extraction import CLASS_TOKEN, LAST, Extracted
-from polycov.training.probe import channel_components, pool_batches, pool_splits
+from polycov.training.probe import pool_batches, pool_splits
 from polycov.training.run_folder import RunFolder
 from polycov.training.train import train
 
 KERNEL_IMAGES = 256
 STORED_DTYPES: tuple[FeatureDtype, ...] = ("float16", "int8")
-BATCH_SIZE = 64
-
-
-class ReducedFeatures:
-    """Local features of the splits of a dataset, reduced to their leading principal components.
-
-    Components are fitted on the training images of each seed; those of the last seed and channel count are kept.
-    """
-
-    def __init__(self, extracted: Extracted) -> None:
-        self.store, self.vectors = extracted.local.coordinates, extracted.vectors
-        self.width = extracted.local.channels
-        self._key: tuple[str, int] | None = None
-        self._tokens: dict[str, Tensor] = {}
-        self._basis: tuple[str, Tensor, Tensor] | None = None
-
-    def first_order(self, data: ImageData, method: str) -> dict[str, Tensor]:
-        """Returns the tokens for a first-order method, (images, N, C): all channels.
-
-        Where local features are stored in fewer channels or not at all, as those of the last layer, N = 1: the pooled
-        feature itself, which pools to itself.
-        """
-        store = self.vectors.get(LAST if method == AVERAGE_LAST else first_order_pool(method) or "")
-        if store is None:
-            return self.tokens(data, 0)
-        return {split: torch.cat([*store.batches(data[split])]) for split in SPLITS}
-
-    def with_class_token(self, data: ImageData, tokens: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns tokens with the class token in front, (images, 1 + N, C), reduced as they are."""
-        store = self.vectors[CLASS_TOKEN]
-        result: dict[str, Tensor] = {}
-        for split in SPLITS:
-            first, channels = torch.cat([*store.batches(data[split])]), tokens[split].shape[-1]
-            if channels < first.shape[-1]:
-                mean, components = self._components(data, data.fingerprint())
-                first = (first - mean) @ components[:channels].mT
-            result[split] = torch.cat([first, tokens[split]], 1)
-        return result
-
-    def pool_ms(self, pool: Pool, tokens: Mapping[str, Tensor], seconds: float) -> float:
-        """Returns the milliseconds of pooling per image; measured again if tokens were pooled already."""
-        if tokens["train"].shape[1] == self.store.locations:
-            return 1e3 * seconds / sum(map(len, tokens.values()))
-        return pooling_time(pool, self.store.locations, rounds=1)
-
-    def tokens(self, data: ImageData, channels: int) -> dict[str, Tensor]:
-        """Returns the tokens of each split, (images, N, C); 0 channels for all, as they are."""
-        fingerprint = data.fingerprint()
-        if self._key != (fingerprint, channels):
-            self._tokens = {}  # free the old ones first
-            self._tokens = {split: self._split(data, split, fingerprint, channels) for split in SPLITS}
-            self._key = (fingerprint, channels)
-        return self._tokens
-
-    def _split(self, data: ImageData, split: Split, fingerprint: str, channels: int) -> Tensor:
-        result = torch.empty(len(data[split]), self.store.locations, channels or self.store.channels)
-        for batch, maps in zip(result.split(BATCH_SIZE), self.store.batches(data[split], BATCH_SIZE), strict=False):
-            tokens = maps_to_tokens(maps)
-            if channels:
-                mean, components = self._components(data, fingerprint)
-                if channels > len(components):
-                    raise PolycovError(
-                        f"Expected at most {len(components)} channels: the backbone has {self.store.channels}, and "
-                        f"principal components need as many local features. Got {channels}."
-                    )
-                tokens = (tokens - mean) @ components[:channels].mT
-            batch.copy_(tokens)
-        return result
-
-    def _components(self, data: ImageData, fingerprint: str) -> tuple[Tensor, Tensor]:
-        if self._basis is None or self._basis[0] != fingerprint:
-            mean, components = channel_components(self.store.batches(data["train"], BATCH_SIZE))
-            self._basis = (fingerprint, mean.float(), components.float())
-        return self._basis[1], self._basis[2]
 
 
 def measure_frozen(
@@ -156,14 +81,14 @@ class PooledSetting:
     Attributes:
         pool: the pool.
         pooled: its features.
-        test_tokens: local features of the test images as the pool gets them.
+        test_tokens: local features of the test images as the pool gets them, in batches.
         width: channels before the reduction; 0 without one.
         ms: milliseconds of pooling per image.
     """
 
     pool: Pool
     pooled: Pooled
-    test_tokens: Tensor
+    test_tokens: TokenBatches
     width: int
     ms: float
 
@@ -181,13 +106,20 @@ def pool_setting(
     prefix = int(reads_class_token(method))
     if prefix:
         tokens = reduced.with_class_token(data, tokens)
-    pool = create_pool(method, tokens["train"].shape[-1], dim=dim, seed=setting.seed, prefix_tokens=prefix)
+    pool = create_pool(method, tokens["train"].channels, dim=dim, seed=setting.seed, prefix_tokens=prefix)
     labels = {split: torch.tensor(list(data[split].labels)) for split in SPLITS}
-    batches = {split: tokens[split].split(BATCH_SIZE) for split in SPLITS}
-    fitted, features, seconds = pool_splits(pool, batches, labels, again=not unseen)
-    pooled = Pooled(features, labels, len(data.classes), setting.seed, unseen, fitted)
-    ms = reduced.pool_ms(pool, tokens, seconds)
+    memory = reduced.memory
+    fitted, features, seconds = pool_splits(pool, tokens, labels, again=not unseen, memory=memory)
+    pooled = Pooled(features, labels, len(data.classes), setting.seed, unseen, fitted, memory)
+    ms = 1e3 * seconds / sum(map(len, labels.values()))
+    if not is_time_of_pooling(tokens["train"], reduced):
+        ms = pooling_time(pool, reduced.store.locations, rounds=1)
     return PooledSetting(pool, pooled, tokens["test"], 0 if first_order else reduced.width, ms)
+
+
+def is_time_of_pooling(tokens: TokenBatches, reduced: ReducedFeatures) -> bool:
+    """Returns whether the time to pool tokens is that of pooling local features: they are all there, in memory."""
+    return tokens.kept and tokens.locations == reduced.store.locations
 
 
 def _parameters(pool: Pool, width: int, classifier: int) -> int:
@@ -196,13 +128,14 @@ def _parameters(pool: Pool, width: int, classifier: int) -> int:
     return reduction + sum(parameter.numel() for parameter in pool.parameters()) + classifier
 
 
-def _kernel_error(method: str, pool: Pool, compact: Tensor, tokens: Tensor) -> float | None:
+def _kernel_error(method: str, pool: Pool, compact: Rows, tokens: TokenBatches) -> float | None:
     """The kernel error of a sketch, on some test images; None for other methods, and where more follows the sketch."""
     exact = uncompressed(method)
     if exact is None or len(pool.post):
         return None
-    full = pool_batches(create_pool(exact, tokens.shape[-1]), tokens[:KERNEL_IMAGES].split(BATCH_SIZE))
-    return kernel_error(compact[:KERNEL_IMAGES], full)
+    some = torch.cat([*itertools.islice(tokens, KERNEL_IMAGES // BATCH_SIZE)])
+    full = pool_batches(create_pool(exact, tokens.channels), some.split(BATCH_SIZE), len(some))
+    return kernel_error(compact[: len(some)], full[: len(some)])
 
 
 def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
@@ -212,7 +145,7 @@ def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
     times = []
     for _ in range(rounds):
         start = time.perf_counter()
-        pool_batches(pool, [tokens])
+        pool_batches(pool, [tokens], BATCH_SIZE)
         times.append(time.perf_counter() - start)
     return 1e3 * min(times) / BATCH_SIZE
 

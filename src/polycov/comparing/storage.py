@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from polycov.comparing.protocols.protocol import Encode, FrozenProtocol, Pooled
@@ -10,10 +11,13 @@ from polycov.data.product_quantizer import BITS, ProductQuantizer
 from polycov.data.quantize import FeatureDtype, dequantize, quantize
 from polycov.errors import MissingDependencyError
 from polycov.progress import SILENT, Progress
+from polycov.system.memory_budget import MATRICES
+from polycov.system.rows import Rows
 from polycov.system.structure import Structured
 
 Codes = dict[tuple[str, int], Encode]  # by name and bytes
 SIZES = (512, 256, 128, 64)  # bytes of product codes
+COPY_BYTES = 32  # of a fit, for each number: several copies in float64
 LARGEST = 4096  # images or dimensions, the fewer of them, for principal components in seconds
 
 
@@ -72,7 +76,7 @@ def measure_storage(
             features = pooled(seed)
             codes = _plain_codes(features.features["train"].shape[1])
             try:
-                codes |= _product_codes(features.features["train"], seed)
+                codes |= _product_codes(features, seed)
             except MissingDependencyError as error:
                 missing = str(error)
             judged = protocol.judge(features)
@@ -93,13 +97,25 @@ def _plain_codes(width: int) -> Codes:
     }
 
 
-def _product_codes(train: Tensor, seed: int) -> Codes:
-    """Product codes of the sizes that the features have dimensions and images for, each smaller than int8."""
-    count, width = train.shape
+def _product_codes(pooled: Pooled, seed: int) -> Codes:
+    """Product codes of the sizes that the features have dimensions and images for, each smaller than int8.
+
+    They are fitted to some of the training features if not all of them fit into memory, with the copies a fit makes.
+    """
+    train, width = pooled.features["train"], pooled.features["train"].shape[1]
+    count = min(len(train), int(MATRICES * pooled.memory.limit) // (COPY_BYTES * width))
     if count < 2**BITS or min(count, width) > LARGEST:
         return {}
+    some = _spread(train, count)
     fits = [size for size in SIZES if size * 8 // BITS <= min(count, width)]
-    return {("product", size): _through(ProductQuantizer(size, seed).fit(train)) for size in fits}
+    return {("product", size): _through(ProductQuantizer(size, seed).fit(some)) for size in fits}
+
+
+def _spread(features: Rows, count: int) -> Tensor:
+    """As many features as asked for, in equal steps: classes may come one after another."""
+    if count == len(features):
+        return features[:count]
+    return features[torch.arange(count) * len(features) // count]
 
 
 def _through(quantizer: ProductQuantizer) -> Encode:

@@ -1,5 +1,6 @@
 """Measuring settings, in this process or in another: what is measured comes back as a record."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -10,11 +11,12 @@ from typing import Any
 import torch
 
 from polycov.comparing.grid import Setting
-from polycov.comparing.measure import ReducedFeatures, measure_frozen, measure_trained
+from polycov.comparing.measure import measure_frozen, measure_trained
 from polycov.comparing.prepare import Prepared
 from polycov.comparing.protocols.neighbours import RetrievalProtocol
 from polycov.comparing.protocols.protocol import FrozenProtocol
 from polycov.comparing.records import Measurement, Record
+from polycov.comparing.reduced_features import ReducedFeatures
 from polycov.data.images import ImageData
 from polycov.engines.engine import EngineOptions
 from polycov.engines.work import Work
@@ -22,6 +24,7 @@ from polycov.progress import SILENT, Progress, TasksOnly
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware, versions
 from polycov.system.files import cache_folder
+from polycov.system.memory_budget import Memory
 from polycov.training.extraction import Extracted
 from polycov.training.run_folder import RunFolder
 
@@ -51,6 +54,7 @@ class MeasureSettings(Work[Setting, Measured]):
         extracted: local features, for a protocol that judges frozen ones.
         remote: whether the folder of the comparison may be on another machine: runs are then sent back.
         progress: receives the progress of trained settings.
+        memory: of each process; None: of a machine that is not known yet, for each of its cores.
     """
 
     prepared: Prepared
@@ -58,6 +62,7 @@ class MeasureSettings(Work[Setting, Measured]):
     extracted: Extracted | None = None
     remote: bool = False
     progress: Progress = SILENT
+    memory: Memory | None = None
     _reduced: list[ReducedFeatures] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -90,7 +95,9 @@ class MeasureSettings(Work[Setting, Measured]):
         if self.extracted is None:
             raise ValueError("A trained head has no local features.")
         if not self._reduced:
-            self._reduced = [ReducedFeatures(self.extracted), ReducedFeatures(self.extracted)]
+            options, uses = self.prepared.options, 1 if self.prepared.unseen is None else 2
+            here = Memory.of(options.runtime.memory, cache_folder(options.cache)).part(os.cpu_count() or 1)
+            self._reduced = [ReducedFeatures(self.extracted, self.memory or here, uses) for _ in range(2)]
         return self._reduced[by_class]
 
     def _measured(self, setting: Setting, data: ImageData) -> tuple[Measurement, dict[str, bytes]]:

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.inference.similarity import unit_rows
+from polycov.inference.similarity import Gallery, gallery_parts, unit_rows
+from polycov.system.rows import Rows
 
 QUERIES = 15  # at most, per class and episode
 
@@ -85,7 +86,7 @@ def _shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:
     return indices[torch.randperm(len(indices), generator=generator)]
 
 
-def prototype_accuracy(episodes: Sequence[Episode], queries: Tensor, support: Tensor | None = None) -> Tensor:
+def prototype_accuracy(episodes: Sequence[Episode], queries: Rows, support: Gallery | None = None) -> Tensor:
     """Returns the accuracy of each episode, (episodes,), in float64.
 
     Features are divided by their lengths. The prototype of a class is the mean of its labelled features (Snell et al.
@@ -94,18 +95,29 @@ def prototype_accuracy(episodes: Sequence[Episode], queries: Tensor, support: Te
     Args:
         episodes: from `draw_episodes`.
         queries: features that the queries are drawn from, (n, D).
-        support: features that the labelled ones are drawn from, (m, D); default: the same.
+        support: features that the labelled ones are drawn from, (m, D), or several parts of them; default: the same.
 
     Example:
         >>> features = torch.tensor([[1.0, 0.0], [0.9, 0.1], [0.0, 1.0], [0.1, 0.9]])
         >>> prototype_accuracy(draw_episodes(torch.tensor([0, 0, 1, 1]), ways=2, count=2), features)
         tensor([1., 1.], dtype=torch.float64)
     """
-    rows = unit_rows(queries)
-    columns = rows if support is None else unit_rows(support)
+    parts = [queries] if support is None else gallery_parts(support)
     accuracies = []
     for episode in episodes:
-        prototypes = unit_rows(columns[episode.support].mean(1))
-        predicted = (rows[episode.queries] @ prototypes.mT).argmax(1)
+        labelled = unit_rows(_select(parts, episode.support.flatten())).unflatten(0, episode.support.shape)
+        prototypes = unit_rows(labelled.mean(1))
+        predicted = (unit_rows(queries[episode.queries]) @ prototypes.mT).argmax(1)
         accuracies.append((predicted == episode.targets).double().mean())
     return torch.stack(accuracies)
+
+
+def _select(parts: Sequence[Rows], indices: Tensor) -> Tensor:
+    """Rows of several parts, by their indices in all of them."""
+    result = torch.empty(len(indices), parts[0].shape[1], dtype=parts[0][:1].dtype)
+    begin = 0
+    for part in parts:
+        inside = (indices >= begin) & (indices < begin + len(part))
+        result[inside] = part[indices[inside] - begin]
+        begin += len(part)
+    return result

@@ -6,17 +6,20 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.inference.similarity import ranked
+from polycov.inference.similarity import Gallery, gallery_parts, ranked
+from polycov.system.memory_budget import UNBOUNDED, Memory
+from polycov.system.rows import Rows
 
 TEMPERATURE = 0.07
 NEIGHBOURS = (1, 3, 5, 10, 20, 50)  # among which k is chosen
 
 
 def predict_knn(
-    queries: Tensor,
+    queries: Rows,
     labels: Tensor,
-    gallery: Tensor | None = None,
+    gallery: Gallery | None = None,
     k: Sequence[int] = NEIGHBOURS,
+    memory: Memory = UNBOUNDED,
 ) -> dict[int, Tensor]:
     """Returns the class of each query by a vote of its k nearest neighbours, (n,), for several k at once.
 
@@ -26,8 +29,10 @@ def predict_knn(
     Args:
         queries: features, (n, D).
         labels: classes of the gallery, (m,), or without one, of the queries.
-        gallery: features, (m, D); without one the neighbours of each query are among the other queries.
+        gallery: features, (m, D), or several parts of it; without one the neighbours of each query are among the other
+            queries.
         k: numbers of neighbours; those above the size of the gallery vote with all of it.
+        memory: what may be used of it.
 
     Raises:
         PolycovError: if there are not as many labels as gallery features, or a k is below 1.
@@ -41,13 +46,13 @@ def predict_knn(
         >>> predict_knn(torch.tensor([[0.1, 1.0]]), labels, gallery, k=[1, 3])
         {1: tensor([1]), 3: tensor([1])}
     """
-    known = queries if gallery is None else gallery
-    if len(labels) != len(known):
-        raise PolycovError(f"Expected a label for each of the {len(known)} features, got {len(labels)}.")
+    known = len(queries) if gallery is None else sum(map(len, gallery_parts(gallery)))
+    if len(labels) != known:
+        raise PolycovError(f"Expected a label for each of the {known} features, got {len(labels)}.")
     if not k or min(k) < 1:
         raise PolycovError(f"Expected numbers of neighbours of at least 1, got {list(k)}.")
     found: dict[int, list[Tensor]] = {count: [] for count in k}
-    for similar, order in ranked(queries, gallery, max(k)):
+    for similar, order in ranked(queries, gallery, max(k), memory):
         weights = ((similar.double() - 1) / TEMPERATURE).exp()
         votes = torch.zeros(len(order), int(labels.max()) + 1, dtype=torch.float64)
         cast = 0
@@ -59,12 +64,16 @@ def predict_knn(
 
 
 def choose_neighbours(
-    queries: Tensor, query_labels: Tensor, gallery: Tensor | None = None, labels: Tensor | None = None
+    queries: Rows,
+    query_labels: Tensor,
+    gallery: Gallery | None = None,
+    labels: Tensor | None = None,
+    memory: Memory = UNBOUNDED,
 ) -> tuple[int, Tensor]:
     """Returns the k of `NEIGHBOURS` with the highest accuracy, the smallest of equal ones, and which queries it gets
     right; arguments as in `predict_knn`, with the labels of both.
     """
-    predictions = predict_knn(queries, query_labels if labels is None else labels, gallery)
+    predictions = predict_knn(queries, query_labels if labels is None else labels, gallery, memory=memory)
     correct = {k: predicted == query_labels for k, predicted in predictions.items()}
     best = max(correct, key=lambda k: (int(correct[k].sum()), -k))
     return best, correct[best]

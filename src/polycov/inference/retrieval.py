@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.inference.similarity import ranked
+from polycov.inference.similarity import Gallery, gallery_parts, ranked
+from polycov.system.memory_budget import UNBOUNDED, Memory
+from polycov.system.rows import Rows
 
 
 @dataclass(frozen=True)
@@ -33,11 +35,12 @@ class Retrieval:
 
 
 def retrieve(
-    queries: Tensor,
+    queries: Rows,
     query_labels: Tensor,
-    gallery: Tensor | None = None,
+    gallery: Gallery | None = None,
     labels: Tensor | None = None,
     at: Sequence[int] = (1, 10),
+    memory: Memory = UNBOUNDED,
 ) -> Retrieval:
     """Ranks a gallery by cosine for each query.
 
@@ -47,9 +50,10 @@ def retrieve(
     Args:
         queries: features, (n, D).
         query_labels: their classes, (n,).
-        gallery: features, (m, D); without one each query searches all other queries.
+        gallery: features, (m, D), or several parts of it; without one each query searches all other queries.
         labels: classes of the gallery, (m,).
         at: the K of recall@K.
+        memory: what may be used of it.
 
     Raises:
         PolycovError: if labels do not fit features, or nothing in the gallery has the class of a query.
@@ -61,12 +65,12 @@ def retrieve(
         (0.5, 1.0, 0.75)
     """
     relevant_labels = query_labels if gallery is None else labels
-    known = queries if gallery is None else gallery
-    if relevant_labels is None or len(relevant_labels) != len(known) or len(query_labels) != len(queries):
+    known = len(queries) if gallery is None else sum(map(len, gallery_parts(gallery)))
+    if relevant_labels is None or len(relevant_labels) != known or len(query_labels) != len(queries):
         raise PolycovError("Expected a label for each query and each feature of the gallery.")
     found: dict[int, list[Tensor]] = {k: [] for k in at}
     precision, start = [], 0
-    for _, order in ranked(queries, gallery):
+    for _, order in ranked(queries, gallery, memory=memory):
         relevant = relevant_labels[order] == query_labels[start : start + len(order), None]
         start += len(order)
         hits = relevant.cumsum(1)

@@ -1,13 +1,18 @@
 """Features ranked by the cosine of the angle to a query: what k-NN and retrieval are made of."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from polycov.errors import NonFiniteError, PolycovError
+from polycov.system.memory_budget import MATRICES, UNBOUNDED, Memory
+from polycov.system.rows import DiskRows, Rows, read_blocks
 
-BLOCK = 512  # queries at a time
+BLOCK = 512  # queries at a time, or fewer
+BYTES = 64  # for a query and a feature of the gallery, until ranks are known
+
+Gallery = Rows | Sequence[Rows]  # features, or several parts of them
 
 
 def unit_rows(features: Tensor) -> Tensor:
@@ -25,15 +30,23 @@ def unit_rows(features: Tensor) -> Tensor:
     return features / torch.where(lengths == 0, 1.0, lengths)
 
 
-def ranked(queries: Tensor, gallery: Tensor | None = None, most: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+def gallery_parts(gallery: Gallery) -> Sequence[Rows]:
+    """Returns the parts of a gallery."""
+    return [gallery] if isinstance(gallery, Tensor | DiskRows) else gallery
+
+
+def ranked(
+    queries: Rows, gallery: Gallery | None = None, most: int | None = None, memory: Memory = UNBOUNDED
+) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields, for blocks of queries, the similarities (b, m) to the most similar gallery features, and their indices.
 
     The similarity is the cosine of the angle. The most similar come first; equal ones in the order of the gallery.
 
     Args:
         queries: (n, D).
-        gallery: (m, D); without one each query is compared with all other queries.
+        gallery: (m, D), or several parts of it; without one each query is compared with all other queries.
         most: how many to return; default: all there are.
+        memory: what may be used of it: fewer queries at a time for larger galleries.
 
     Raises:
         PolycovError: if there is nothing to compare with, or the dimensions differ.
@@ -44,16 +57,18 @@ def ranked(queries: Tensor, gallery: Tensor | None = None, most: int | None = No
         >>> order.flatten(), similar.flatten()
         (tensor([2, 2, 0]), tensor([0.8000, 0.6000, 0.8000]))
     """
-    rows = unit_rows(queries)
-    columns = rows if gallery is None else unit_rows(gallery)
-    available = len(columns) - (gallery is None)
-    if columns.shape[1] != rows.shape[1] or available < 1:
+    parts = [queries] if gallery is None else gallery_parts(gallery)
+    size, width = sum(map(len, parts)), parts[0].shape[1]
+    available = size - (gallery is None)
+    if any(part.shape[1] != queries.shape[1] for part in parts) or available < 1:
         raise PolycovError(
-            f"Expected a gallery of features with {rows.shape[1]} dimensions, got {available} with {columns.shape[1]}."
+            f"Expected a gallery of features with {queries.shape[1]} dimensions, got {available} with {width}."
         )
     count = available if most is None else min(most, available)
-    for start in range(0, len(rows), BLOCK):
-        cosines = rows[start : start + BLOCK] @ columns.mT
+    together = max(1, min(BLOCK, int(MATRICES * memory.limit) // (BYTES * size)))
+    for start in range(0, len(queries), together):
+        rows = unit_rows(queries[start : start + together])
+        cosines = torch.cat([rows @ unit_rows(block).mT for block in read_blocks(parts)], 1)
         if gallery is None:
             own = torch.arange(len(cosines))
             cosines[own, start + own] = -torch.inf  # an image is not its own neighbour

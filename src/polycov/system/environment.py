@@ -9,7 +9,11 @@ from pathlib import Path
 import torch
 
 PACKAGES = ("polycov", "timm", "accelerate", "numpy", "pillow")
-CPU_INFO = Path("/proc/cpuinfo")
+CPU_INFO, MEMORY_INFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
+CONTAINER = (  # limit and use of memory, in both versions of control groups
+    (Path("/sys/fs/cgroup"), "memory.max", "memory.current"),
+    (Path("/sys/fs/cgroup/memory"), "memory.limit_in_bytes", "memory.usage_in_bytes"),
+)
 
 
 def versions() -> dict[str, str]:
@@ -42,3 +46,26 @@ def total_memory() -> int:
     import psutil  # Windows; a dependency of accelerate
 
     return int(psutil.virtual_memory().total)
+
+
+def free_memory() -> int:
+    """Returns the memory that can be had without swapping, in bytes: of this machine, or less in a container."""
+    free = [total_memory()]
+    if MEMORY_INFO.is_file():
+        match = re.search(r"MemAvailable:\s*(\d+) kB", MEMORY_INFO.read_text(encoding="utf-8", errors="replace"))
+        free += [1024 * int(match[1])] if match else []
+    for folder, limit, used in CONTAINER:
+        most, now = _number(folder / limit, r"\d+"), _number(folder / used, r"\d+")
+        if most is not None and now is not None:
+            files = _number(folder / "memory.stat", r"(?m)(?<=inactive_file )\d+") or 0  # kept, but given up on demand
+            free.append(max(most - now + files, 0))
+    return min(free)
+
+
+def _number(path: Path, pattern: str) -> int | None:
+    """The first number in a file; None if there is none, such as in "max"."""
+    try:
+        match = re.search(pattern, path.read_text(encoding="utf-8"))
+    except OSError:
+        return None
+    return int(match[0]) if match else None

@@ -15,6 +15,7 @@ from polycov.models.backends.frozen import Backend, require_backend
 from polycov.models.head import Reduction
 from polycov.models.weights import OFFLINE_BACKBONE
 from polycov.system.files import open_to_read
+from polycov.system.memory_budget import parse_size
 from polycov.system.structure import Structured, structure, to_plain
 from polycov.training.recipes import find_recipe
 
@@ -152,6 +153,9 @@ class RuntimeOptions(Structured):
     torch."""
     plugin: str | None = None
     """A Python file or module to import first, which registers backbones with timm (register_model)."""
+    memory: str | None = None
+    """Memory for features and what is fitted to them, such as 4GB; default: half of what is free. Features that do not
+    fit are read from disk again."""
 
     def check(self) -> Self:
         """Returns the options if they make sense.
@@ -163,6 +167,8 @@ class RuntimeOptions(Structured):
         if self.workers < 0:
             raise PolycovError(f"Expected workers to be 0 or more, got {self.workers}.")
         require_backend(self.backend)
+        if self.memory is not None:
+            parse_size(self.memory)
         return self
 
 

@@ -17,6 +17,7 @@ from polycov.models.modes import evaluation_mode
 from polycov.pooling.batches import Repeatable
 from polycov.pooling.methods import fitted_dim
 from polycov.progress import Progress
+from polycov.system.memory_budget import Memory
 from polycov.training.assembly import build_model, fit_to_data, preprocessing_for
 from polycov.training.batches import BatchSource, FeatureBatches, FeatureClassifier, ImageBatches
 from polycov.training.config import Config
@@ -68,6 +69,7 @@ class Experiment:
     ) -> None:
         self.folder, self.data, self.cache = folder, data, cache
         self.accelerator, self.progress = accelerator, progress
+        self.memory = Memory.of(config.runtime.memory, cache)
         self.frozen = config.training.freeze or config.training.probe
         if not self.frozen and Engine(config.engine).shared:
             raise PolycovError(
@@ -160,7 +162,7 @@ class Experiment:
         with evaluation_mode(model):
             reduced = {split: self._reduced(source, split) for split in labels}
             with torch.no_grad():
-                ridge = fit_probe(model.pool, reduced, labels, len(data.classes)).ridge
+                ridge = fit_probe(model.pool, reduced, labels, len(data.classes), self.memory).ridge
         set_classifier(model, ridge)
         self.chosen = {"val_accuracy": ridge.val_accuracy, "strength": ridge.strength}
         network = FeatureClassifier(model).to(self.accelerator.device)
@@ -218,9 +220,13 @@ class Experiment:
         model = self.model.to(self.accelerator.device)
         labels: dict[Split, Tensor] = {"train": self._labels("train"), "val": self._labels("val")}
         with evaluation_mode(model):
-            pooled = {split: pool_batches(model.pool, self._reduced(source, split)).cpu() for split in labels}
+            images = sum(map(len, labels.values()))
+            train, val = (
+                pool_batches(model.pool, self._reduced(source, split), len(labels[split]), self.memory, images)
+                for split in labels
+            )
         ridge = fit_ridge(
-            pooled["train"], labels["train"], pooled["val"], labels["val"], len(self.data.classes), refit=False
+            *(train, labels["train"], val, labels["val"], len(self.data.classes)), refit=False, memory=self.memory
         )
         set_classifier(model, ridge)
         self.progress.message(f"start: a probe with validation accuracy {ridge.val_accuracy:.1%}")

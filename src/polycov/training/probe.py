@@ -14,9 +14,12 @@ from polycov.models.modes import evaluation_mode
 from polycov.pooling.batches import Repeatable
 from polycov.pooling.methods import needs_training
 from polycov.pooling.pool import Pool
+from polycov.pooling.post.base import FittedPost
 from polycov.pooling.post.pca import principal_components
 from polycov.pooling.post.statistics import Statistics
 from polycov.pooling.tokens import maps_to_tokens
+from polycov.system.memory_budget import UNBOUNDED, Memory
+from polycov.system.rows import Rows
 from polycov.training.ridge import Ridge, fit_ridge, require_validation
 
 
@@ -80,10 +83,31 @@ def fit_pool(model: Model, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
 
 
 @torch.inference_mode()
-def pool_batches(pool: Pool, batches: Iterable[Tensor]) -> Tensor:
-    """Returns the pooled features of batches of local features, (n, D)."""
+def pool_batches(
+    pool: Pool, batches: Iterable[Tensor], count: int, memory: Memory = UNBOUNDED, of: int | None = None
+) -> Rows:
+    """Returns the pooled features of batches of local features, (count, D), in float32 or wider.
+
+    Args:
+        pool: fitted pool.
+        batches: local features.
+        count: the number of images in them.
+        memory: what may be used of it; features that do not fit are in a temporary file.
+        of: the number of features that are kept beside each other, these among them.
+    """
+    result: Rows | None = None
+    begin = 0
     with evaluation_mode(pool):
-        return torch.cat([pool(features) for features in batches])
+        for local in batches:
+            features = pool(local).cpu()
+            if result is None:
+                result = memory.rows(count, features.shape[1], of)
+                result = result.to(features.dtype) if isinstance(result, Tensor) else result
+            result[begin : begin + len(features)] = features
+            begin += len(features)
+    if begin != count:
+        raise PolycovError(f"Expected local features of {count} images, got {begin}.")
+    return torch.empty(0, pool.out_features) if result is None else result
 
 
 @dataclass(frozen=True)
@@ -97,7 +121,7 @@ class Probe:
     """
 
     ridge: Ridge
-    features: dict[Split, Tensor]
+    features: dict[Split, Rows]
     pool_seconds: float
 
 
@@ -115,7 +139,11 @@ def require_closed_form(method: str) -> None:
 
 
 def fit_probe(
-    pool: Pool, batches: Mapping[Split, Iterable[Tensor]], labels: Mapping[Split, Tensor], classes: int
+    pool: Pool,
+    batches: Mapping[Split, Iterable[Tensor]],
+    labels: Mapping[Split, Tensor],
+    classes: int,
+    memory: Memory = UNBOUNDED,
 ) -> Probe:
     """Fits the pool, if it needs fitting and is not fitted yet, and a ridge classifier on its features.
 
@@ -126,48 +154,64 @@ def fit_probe(
         pool: pool of local features.
         batches: local features as the pool takes them, of "train", "val" and any further splits to pool; they may be
             read several times.
-        labels: labels of "train" and "val", (n,).
+        labels: of each split, (n,).
         classes: their number.
+        memory: what may be used of it.
 
     Raises:
-        PolycovError: if there are no validation images, or the pool needs training.
+        PolycovError: if there are no validation images, the pool needs training, or memory is too small.
     """
-    fitted, features, seconds = pool_splits(pool, batches, labels)
-    before, both = fitted or features, torch.cat([features["train"], features["val"]])
-    ridge = fit_ridge(before["train"], labels["train"], before["val"], labels["val"], classes, both)
+    fitted, features, seconds = pool_splits(pool, batches, labels, memory=memory)
+    before, both = fitted or features, (features["train"], features["val"]) if fitted else None
+    ridge = fit_ridge(before["train"], labels["train"], before["val"], labels["val"], classes, both, memory=memory)
     return Probe(ridge, features, seconds)
 
 
 def pool_splits(
-    pool: Pool, batches: Mapping[Split, Iterable[Tensor]], labels: Mapping[Split, Tensor], *, again: bool = True
-) -> tuple[dict[Split, Tensor] | None, dict[Split, Tensor], float]:
+    pool: Pool,
+    batches: Mapping[Split, Iterable[Tensor]],
+    labels: Mapping[Split, Tensor],
+    *,
+    again: bool = True,
+    memory: Memory = UNBOUNDED,
+) -> tuple[dict[Split, Rows] | None, dict[Split, Rows], float]:
     """Fits the pool, if it needs fitting and is not fitted yet, and pools all splits; arguments as in `fit_probe`.
 
     Args:
         pool: pool of local features.
         batches: local features.
-        labels: of "train" and "val".
+        labels: of each split.
         again: whether the pool is fitted to training and validation together in the end.
+        memory: what may be used of it.
 
     Returns:
         features of the pool fitted to the training images, if it was fitted again; features of the pool as it is then;
         and the time to pool all splits once.
 
     Raises:
-        PolycovError: if the pool needs training, or there are no validation images.
+        PolycovError: if the pool needs training, there are no validation images, or memory is too small.
     """
     require_closed_form(pool.spec)
+    require_validation(labels["val"])
     fit_the_pool = not pool.is_fitted
+    again = again and fit_the_pool
     if fit_the_pool:
+        width = max((stage.in_features for stage in pool.modules() if isinstance(stage, FittedPost)), default=0)
+        side = min(width, sum(len(labels[split]) for split in ("train", "val")))
+        memory.require_matrix(side, f"Fitting {pool.spec!r}")
         pool.fit(Repeatable(lambda: _labelled(batches, labels, ["train"])))
+
+    def pooled() -> dict[Split, Rows]:
+        images = sum(len(labels[split]) for split in batches) * (2 if again else 1)
+        return {split: pool_batches(pool, batches[split], len(labels[split]), memory, images) for split in batches}
+
     start = time.perf_counter()
-    features = {split: pool_batches(pool, local) for split, local in batches.items()}
+    features = pooled()
     seconds = time.perf_counter() - start
-    require_validation(features["val"])
-    if not (fit_the_pool and again):
+    if not again:
         return None, features, seconds
     pool.fit(Repeatable(lambda: _labelled(batches, labels, ["train", "val"])))
-    return features, {split: pool_batches(pool, local) for split, local in batches.items()}, seconds
+    return features, pooled(), seconds
 
 
 def _labelled(

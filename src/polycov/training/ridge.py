@@ -1,10 +1,14 @@
 """Ridge regression to the indicators of the classes, with its strength and scale chosen on validation.
 
-scikit-learn's RidgeCV is not used: it would factorise again for every strength, and chooses on the training images.
+One factorisation serves all strengths (`BandForm`), and the products of features serve the choice and the last fit
+(`Side`). scikit-learn's RidgeCV is not used: it chooses on the training images, and its eigendecomposition takes longer
+than a Cholesky factorisation for each strength.
+
+The choice is made in float32 where that is safe: where the least regularised system, the worst of all, solved for a
+random right-hand side, satisfies the equations in float64 to `TOLERANCE`. The last fit is solved in float64.
 """
 
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -12,10 +16,14 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
+from polycov.system.memory_budget import UNBOUNDED, Memory
+from polycov.system.rows import BLOCK, Batches, Rows, read_blocks
+from polycov.training.band_form import BandForm
+from polycov.training.calibration import calibrate
+from polycov.training.ridge_sides import Equations, GramSide, ScatterSide, Side
 
 STRENGTHS = tuple(10.0 ** (i / 2) for i in range(-10, 4))  # of the ridge, over the mean squared length of a feature
-SCALES = (1e-2, 1e4)  # of the logits, at least and at most
-ROWS = 1024  # outputs at a time: there may be thousands of classes
+TOLERANCE = 1e-4  # of a solution in float32, relative
 
 
 @dataclass(frozen=True)
@@ -50,14 +58,15 @@ class Ridge:
 
 
 def fit_ridge(
-    train: Tensor,
+    train: Rows,
     train_labels: Tensor,
-    val: Tensor,
+    val: Rows,
     val_labels: Tensor,
     classes: int,
-    both: Tensor | None = None,
+    both: Sequence[Rows] | None = None,
     *,
     refit: bool = True,
+    memory: Memory = UNBOUNDED,
 ) -> Ridge:
     """Fits a ridge classifier: least squares to the indicators of the classes.
 
@@ -70,23 +79,60 @@ def fit_ridge(
         val: features, (m, D).
         val_labels: (m,).
         classes: their number.
-        both: features of training and validation for the last fit, (n + m, D); default: the same as above.
+        both: features of training and of validation for the last fit, (n, D) and (m, D); default: the same as above.
         refit: whether to fit again; without it, validation images are only chosen on.
+        memory: what may be used of it.
 
     Raises:
-        PolycovError: if there are no validation features.
+        PolycovError: if there are no validation features, or memory is too small.
     """
     require_validation(val)
-    choice = _choose(train, train_labels, val, val_labels, classes)
-    if not refit:
-        return _solve(train, train_labels, classes, choice)
-    both = torch.cat([train, val]) if both is None else both
-    return _solve(both, torch.cat([train_labels, val_labels]), classes, choice)
+    memory.require_matrix(min(len(train) + len(val), train.shape[1]), f"A probe of {train.shape[1]} dimensions")
+    labels = (train_labels, val_labels)
+    try:
+        return _fit((train, val), labels, classes, both, refit, memory, exact=False)
+    except _NotAccurateError:
+        pass  # what was computed is let go before it is computed again
+    return _fit((train, val), labels, classes, both, refit, memory, exact=True)
 
 
-def require_validation(features: Tensor) -> None:
+class _NotAccurateError(Exception):
+    """Float32 does not do for these features."""
+
+
+def _fit(
+    parts: Sequence[Rows],
+    labels: Sequence[Tensor],
+    classes: int,
+    both: Sequence[Rows] | None,
+    refit: bool,
+    memory: Memory,
+    *,
+    exact: bool,
+) -> Ridge:
+    side = _side(parts, labels, classes, exact=exact)
+    chosen = _choose(side, memory, exact=exact)
+    if both is not None and refit:
+        side = _side(both, labels, classes, exact=exact)
+    equations = side.equations(2 if refit else 1)
+    equations.matrix.diagonal().add_(chosen.strength * equations.unit)
+    root, failed = torch.linalg.cholesky_ex(equations.matrix)
+    if failed and not exact:
+        raise _NotAccurateError
+    weight = side.weight(equations, torch.cholesky_solve(equations.targets, root))
+    bias = equations.level - equations.mean @ weight
+    return Ridge((weight * chosen.scale).float(), (bias * chosen.scale).float(), chosen.strength, chosen.correct)
+
+
+def require_validation(features: Rows) -> None:
     if not len(features):
         raise PolycovError("The probe chooses its strength on validation images: expected --val-fraction above 0.")
+
+
+def _side(parts: Sequence[Rows], labels: Sequence[Tensor], classes: int, *, exact: bool) -> Side:
+    """Products of the features on the smaller side."""
+    kind = GramSide if sum(map(len, parts)) <= parts[0].shape[1] else ScatterSide
+    return kind(parts, labels, classes, exact=exact)
 
 
 class _Choice(NamedTuple):
@@ -97,100 +143,69 @@ class _Choice(NamedTuple):
     correct: Tensor
 
 
-def _choose(train: Tensor, train_labels: Tensor, val: Tensor, val_labels: Tensor, classes: int) -> _Choice:
-    path = _RidgePath(train, train_labels, classes)
-    best: tuple[tuple[float, float], float, Tensor] | None = None
-    for strength, outputs in zip(STRENGTHS, path.predict(val, STRENGTHS), strict=True):
-        accuracy = float((outputs.argmax(1) == val_labels).double().mean())
-        value = (accuracy, -_squared_error(outputs, val_labels))
-        if best is None or value > best[0]:
-            best = (value, strength, outputs)
+def _choose(side: Side, memory: Memory, *, exact: bool) -> _Choice:
+    """The best strength on validation.
+
+    Raises:
+        _NotAccurateError: if it takes more precision to tell.
+    """
+    equations, labels = side.equations(1), side.labels[1]
+    best: tuple[tuple[float, float], float, Rows] | None = None
+    for strength, batches in _validation_outputs(side, equations, memory, exact=exact):
+        outputs, begin, right, error = memory.rows(len(labels), side.classes, 2 * len(labels)), 0, 0, 0.0
+        for batch in batches:
+            outputs[begin : begin + len(batch)] = batch
+            truth = labels[begin : begin + len(batch)]
+            right, error = right + int((batch.argmax(1) == truth).sum()), error + squared_error(batch, truth)
+            begin += len(batch)
+        if best is None or (right, -error) > best[0]:
+            best = ((right, -error), strength, outputs)
     _, strength, outputs = best  # type: ignore[misc]
-    return _Choice(strength, calibrate(outputs, val_labels), outputs.argmax(1) == val_labels)
+    correct = torch.cat([block.argmax(1) for block in read_blocks([outputs])]) == labels
+    return _Choice(strength, calibrate(outputs, labels), correct)
 
 
-def _squared_error(outputs: Tensor, labels: Tensor) -> float:
-    """The mean squared distance of outputs (m, classes) from the indicators of the labels, which are not stored:
-    ‖o − t‖² = ‖o‖² − 2⟨o, t⟩ + ‖t‖².
+def _validation_outputs(
+    side: Side, equations: Equations, memory: Memory, *, exact: bool
+) -> Iterator[tuple[float, Iterator[Tensor]]]:
+    """Yields each strength with the outputs for validation features, (m, classes) in batches."""
+    dtype = torch.float64 if exact else torch.float32
+    count, width = len(side.labels[1]), len(equations.matrix)
+    form = BandForm(equations.matrix.to(dtype))
+    level, targets = equations.level.to(dtype), form.rotate(equations.targets.mT.to(dtype)).mT
+    parts = range(0, count, BLOCK)
+    rotated = Batches(
+        lambda: (form.rotate(side.coordinates(equations, i, min(i + BLOCK, count)).to(dtype)) for i in parts),
+        keep=memory.fits(2 * count, width),
+    )
+    together = len(STRENGTHS) if memory.fits(2 * len(STRENGTHS) * width, side.classes) else 1
+    for first in range(0, len(STRENGTHS), together):
+        strengths = STRENGTHS[first : first + together]
+        try:
+            solved = form.solve(targets, equations.unit * torch.tensor(strengths, dtype=dtype))
+        except torch.linalg.LinAlgError as failure:  # type: ignore[attr-defined]
+            raise _NotAccurateError from failure
+        if not (first or exact):
+            _require_accuracy(side, equations, form, solved[0])
+        for strength, coefficients in zip(strengths, solved, strict=True):
+            yield strength, (rows @ coefficients + level for rows in rotated)
+
+
+def _require_accuracy(side: Side, equations: Equations, form: BandForm, solved: Tensor) -> None:
+    """Checks the solution for the least strength, which is the worst, in float64: a random sum over the classes.
+
+    Raises:
+        _NotAccurateError: if it is not accurate.
     """
-    inner = float(outputs.gather(1, labels[:, None]).sum())
-    return (float(torch.linalg.vector_norm(outputs)) ** 2 - 2 * inner + len(outputs)) / outputs.numel()
+    mix = torch.randn(side.classes, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    solution = form.rotate((solved @ mix.to(solved))[None], back=True)[0].double()
+    if not side.error(equations, solution, equations.targets @ mix, STRENGTHS[0]) < TOLERANCE:
+        raise _NotAccurateError
 
 
-def _solve(features: Tensor, labels: Tensor, classes: int, choice: _Choice) -> Ridge:
-    weight, bias = _RidgePath(features, labels, classes).solve(choice.strength)
-    return Ridge((weight * choice.scale).float(), (bias * choice.scale).float(), choice.strength, choice.correct)
-
-
-def calibrate(outputs: Tensor, labels: Tensor) -> float:
-    """Returns the scale s, an inverse temperature, for which softmax(s · outputs) are the best probabilities.
-
-    It minimises the cross-entropy to the labels, each softened by 1 / (m + 1) of a uniform distribution, as if one
-    more image had been seen whose class nobody knows: m images that are all classified correctly would otherwise call
-    for an infinite scale. The loss is convex in s, so its derivative, the mean over images of Σ (p − t) · outputs, has
-    one root, found by bisection.
-
-    Args:
-        outputs: of a classifier for images it was not fitted to, (m, classes).
-        labels: (m,).
-
-    Example:
-        >>> outputs = torch.eye(2, dtype=torch.float64).repeat(49, 1)  # 98 images, all of them correct
-        >>> scale = calibrate(outputs, outputs.argmax(1))
-        >>> round(float((scale * outputs).softmax(1).amax()), 4)  # so one mistake in 198 is to be expected
-        0.9949
+def squared_error(outputs: Tensor, labels: Tensor) -> float:
+    """Returns the sum of squared distances of outputs (m, classes) from the indicators of the labels, which are not
+    stored: ‖o − t‖² = ‖o‖² − 2⟨o, t⟩ + ‖t‖².
     """
-    outputs = outputs.double()
-    softness = 1 / (len(outputs) + 1)
-    true = float(outputs.gather(1, labels[:, None]).sum())
-    wanted = (1 - softness) * true + softness * float(outputs.sum()) / outputs.shape[1]  # Σ t · outputs
-    low, high = map(math.log, SCALES)
-    for _ in range(40):
-        middle = (low + high) / 2
-        expected = sum(float(((math.exp(middle) * rows).softmax(1) * rows).sum()) for rows in outputs.split(ROWS))
-        low, high = (middle, high) if expected < wanted else (low, middle)
-    return math.exp((low + high) / 2)
-
-
-class _RidgePath:
-    """Ridge regressions on one set of features, for any strength, on the smaller side of the feature matrix."""
-
-    def __init__(self, features: Tensor, labels: Tensor, classes: int) -> None:
-        features = features.double()
-        self.mean = features.mean(0)
-        self.rows = features - self.mean
-        self.level = torch.bincount(labels, minlength=classes).double() / len(labels)
-        self.unit = float(self.rows.square().sum()) / len(self.rows) or 1.0  # mean squared length
-        self.dual = len(self.rows) <= self.rows.shape[1]
-        self.gram = self.rows @ self.rows.mT if self.dual else self.rows.mT @ self.rows
-        # Centred rows add up to zero, so the level of the targets does not matter to their products.
-        self.targets = _indicators(labels, classes) - self.level if self.dual else self._class_sums(labels, classes)
-
-    def _class_sums(self, labels: Tensor, classes: int) -> Tensor:
-        """The products of rows and indicators, which would be n × classes numbers; (D, classes)."""
-        sums = torch.zeros(classes, self.rows.shape[1], dtype=torch.float64)
-        return sums.index_add_(0, labels, self.rows).mT
-
-    def _coefficients(self, strength: float) -> Tensor:
-        """Of the rows, (n, classes), or of the columns, (D, classes)."""
-        damped = self.gram + strength * self.unit * torch.eye(len(self.gram), dtype=torch.float64)
-        return torch.cholesky_solve(self.targets, torch.linalg.cholesky(damped))
-
-    def solve(self, strength: float) -> tuple[Tensor, Tensor]:
-        """Weight (D, classes) and bias (classes,)."""
-        weight = self._coefficients(strength)
-        if self.dual:
-            weight = self.rows.mT @ weight
-        return weight, self.level - self.mean @ weight
-
-    def predict(self, features: Tensor, strengths: Iterable[float]) -> Iterator[Tensor]:
-        """Yields the outputs of each strength, (m, classes)."""
-        features = features.double() - self.mean
-        if self.dual:
-            features = features @ self.rows.mT  # once for all strengths
-        for strength in strengths:
-            yield features @ self._coefficients(strength) + self.level
-
-
-def _indicators(labels: Tensor, classes: int) -> Tensor:
-    return torch.zeros(len(labels), classes, dtype=torch.float64).scatter_(1, labels[:, None], 1.0)
+    inner = float(outputs.gather(1, labels[:, None]).double().sum())
+    return float(outputs.double().square().sum()) - 2 * inner + len(outputs)

@@ -46,15 +46,15 @@ def test_better_features_have_higher_scores(kind: type[FrozenProtocol]) -> None:
 def test_k_is_chosen_on_validation_and_the_test_uses_all_known_images() -> None:
     given = pooled(1.0)
     found = KnnProtocol().judge(given)
-    known = torch.cat([given.features["train"], given.features["val"]])
+    known = torch.cat([given.features["train"][:], given.features["val"][:]])
     labels = torch.cat([given.labels["train"], given.labels["val"]])
     assert found.neighbours is not None
     reference = KNeighborsClassifier(
         found.neighbours, metric="cosine", algorithm="brute", weights=lambda d: np.exp(-d / 0.07)
     ).fit(known.double().numpy(), labels.numpy())
     assert found.predictions is not None
-    assert found.predictions.tolist() == reference.predict(given.features["test"].double().numpy()).tolist()
-    other = Pooled({**given.features, "test": -given.features["test"]}, given.labels, 10)
+    assert found.predictions.tolist() == reference.predict(given.features["test"][:].double().numpy()).tolist()
+    other = Pooled({**given.features, "test": -given.features["test"][:]}, given.labels, 10)
     assert KnnProtocol().judge(other).neighbours == found.neighbours
 
 
@@ -77,7 +77,7 @@ def test_unseen_classes_are_compared_among_themselves() -> None:
         one, other = protocol.judge(given), protocol.judge(without)
         torch.testing.assert_close(one.test, other.test)
         torch.testing.assert_close(one.val, other.val)
-    features, labels = given.features["test"].double(), given.labels["test"]
+    features, labels = given.features["test"][:].double(), given.labels["test"]
     cosines = torch.nn.functional.normalize(features) @ torch.nn.functional.normalize(features).mT
     precisions = []
     for i in range(len(labels)):

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from polycov.comparing.protocols.protocol import Encode, FrozenProtocol, Judgement, Pooled, Protocol
-from polycov.training.ridge import fit_ridge
+from polycov.system.rows import BLOCK, Rows, read_blocks
+from polycov.training.ridge import Ridge, fit_ridge
 
 
 @dataclass(frozen=True)
@@ -19,23 +20,37 @@ class ProbeProtocol(FrozenProtocol):
     def judge(self, pooled: Pooled) -> Judgement:
         """Fits the classifier on training images, for the test on validation images too."""
         features, labels, before = pooled.features, pooled.labels, pooled.validation().features
-        known = torch.cat([features["train"], features["val"]])
-        ridge = fit_ridge(before["train"], labels["train"], before["val"], labels["val"], pooled.classes, known)
-        logits, truth = ridge.logits(features["test"]), labels["test"]
-        losses = nn.functional.cross_entropy(logits, truth, reduction="none")
+        again = (features["train"], features["val"]) if pooled.before else None
+        ridge = fit_ridge(
+            *(before["train"], labels["train"], before["val"], labels["val"], pooled.classes, again),
+            memory=pooled.memory,
+        )
+        truth = labels["test"]
+        predictions, losses = _predicted(ridge, features["test"], truth)
 
         def stored(encode: Encode) -> float:
-            return float((ridge.predict(encode(features["test"])) == truth).double().mean())
+            found = torch.cat([ridge.predict(encode(block)) for block in read_blocks([features["test"]])])
+            return float((found == truth).double().mean())
 
         return Judgement(
             val=ridge.val_correct,
-            test=logits.argmax(1) == truth,
+            test=predictions == truth,
             stored=stored,
-            predictions=logits.argmax(1),
+            predictions=predictions,
             losses=[round(loss, 3) for loss in losses.tolist()],
             strength=ridge.strength,
             classifier=ridge.weight.numel() + ridge.bias.numel(),
         )
+
+
+def _predicted(ridge: Ridge, features: Rows, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The classes of features, and their cross-entropies; logits of all of them would be images × classes."""
+    classes, losses = [], []
+    for block, truth in zip(read_blocks([features]), labels.split(BLOCK), strict=True):
+        logits = ridge.logits(block)
+        classes.append(logits.argmax(1))
+        losses.append(nn.functional.cross_entropy(logits, truth, reduction="none"))
+    return torch.cat(classes), torch.cat(losses)
 
 
 @dataclass(frozen=True)

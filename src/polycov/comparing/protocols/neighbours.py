@@ -20,7 +20,9 @@ class KnnProtocol(FrozenProtocol):
     def judge(self, pooled: Pooled) -> Judgement:
         """Classifies validation and test images."""
         before = pooled.validation()
-        k, val = choose_neighbours(before.features["val"], before.labels["val"], *before.gallery("val"))
+        k, val = choose_neighbours(
+            before.features["val"], before.labels["val"], *before.gallery("val"), memory=pooled.memory
+        )
         truth = pooled.labels["test"]
 
         def stored(encode: Encode) -> float:
@@ -33,7 +35,8 @@ class KnnProtocol(FrozenProtocol):
 def _vote(pooled: Pooled, k: int) -> Tensor:
     """The classes of the test images."""
     gallery, labels = pooled.gallery("test")
-    return predict_knn(pooled.features["test"], pooled.labels["test"] if labels is None else labels, gallery, [k])[k]
+    known = pooled.labels["test"] if labels is None else labels
+    return predict_knn(pooled.features["test"], known, gallery, [k], pooled.memory)[k]
 
 
 @dataclass(frozen=True)
@@ -59,4 +62,5 @@ class RetrievalProtocol(FrozenProtocol):
 
 
 def _retrieve(pooled: Pooled, split: Split) -> Retrieval:
-    return retrieve(pooled.features[split], pooled.labels[split], *pooled.gallery(split))
+    gallery = pooled.gallery(split)
+    return retrieve(pooled.features[split], pooled.labels[split], *gallery, memory=pooled.memory)

@@ -1,7 +1,7 @@
 """What all protocols have in common: they turn pooled features into a score for each image or episode."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from polycov.data.images import Split
+from polycov.system.memory_budget import UNBOUNDED, Memory
+from polycov.system.rows import Rows, read_blocks
 
 Encode = Callable[[Tensor], Tensor]  # features (n, D) to what is left of them after storing
 
@@ -26,20 +28,22 @@ class Pooled:
             the others of their split.
         before: features of a pool that is fitted to the training images alone, on which validation images are judged;
             default: the same as ``features``, whose pool may have seen validation images.
+        memory: what may be used of it.
     """
 
-    features: Mapping[Split, Tensor]
+    features: Mapping[Split, Rows]
     labels: Mapping[Split, Tensor]
     classes: int
     seed: int = 0
     unseen: bool = False
-    before: Mapping[Split, Tensor] | None = None
+    before: Mapping[Split, Rows] | None = None
+    memory: Memory = UNBOUNDED
 
     def validation(self) -> "Pooled":
         """Returns what validation images are judged with."""
         return replace(self, features=self.before or self.features, before=None)
 
-    def gallery(self, split: Split) -> tuple[Tensor | None, Tensor | None]:
+    def gallery(self, split: Split) -> tuple[Sequence[Rows] | None, Tensor | None]:
         """Returns features and labels of the images that those of a split are compared with.
 
         The training images, for test images also the validation images; None for the other images of the split.
@@ -47,13 +51,19 @@ class Pooled:
         if self.unseen:
             return None, None
         known: tuple[Split, ...] = ("train",) if split == "val" else ("train", "val")
-        return torch.cat([self.features[s] for s in known]), torch.cat([self.labels[s] for s in known])
+        return [self.features[s] for s in known], torch.cat([self.labels[s] for s in known])
 
     def encoded(self, encode: Encode) -> "Pooled":
         """Returns the features as they are after storing them, for the test."""
-        return replace(
-            self, before=None, features={split: encode(features) for split, features in self.features.items()}
-        )
+        images = 3 * sum(map(len, self.features.values()))  # those before and after the last fit, and these
+        features: dict[Split, Rows] = {}
+        for split, rows in self.features.items():
+            stored, begin = self.memory.rows(len(rows), rows.shape[1], images), 0
+            for block in read_blocks([rows]):
+                stored[begin : begin + len(block)] = encode(block)
+                begin += len(block)
+            features[split] = stored
+        return replace(self, before=None, features=features)
 
 
 @dataclass(frozen=True)

@@ -54,18 +54,19 @@ class Statistics:
         if not self.stored:
             return
         self.sums = self.class_sums()
-        rows = torch.cat([rows for rows, _ in self.stored]).double()
-        self.stored = []
-        mean = rows.mean(0)
-        centred = rows - mean
-        scatter = centred.mT @ centred
+        parts, self.stored = [rows for rows, _ in self.stored], []
+        count = sum(map(len, parts))
+        mean = sum((rows.sum(0, dtype=torch.float64) for rows in parts), start=torch.zeros_like(parts[0][0]).double())
+        mean = mean / count
         if self.mean is None or self.scatter is None:
-            self.count, self.mean, self.scatter = len(rows), mean, scatter
-            return
-        total = self.count + len(rows)  # scatter of a union: the sum of both, and that of the two means
+            self.mean, self.scatter = mean, mean.new_zeros(len(mean), len(mean))
+        for rows in parts:
+            centred = rows.double() - mean
+            self.scatter.addmm_(centred.mT, centred)  # in place: the matrix may be most of what fits into memory
+        total = self.count + count  # scatter of a union: the sum of both, and that of the two means
         gap = mean - self.mean
-        self.scatter += scatter + torch.outer(gap, gap) * (self.count * len(rows) / total)
-        self.mean = self.mean + gap * (len(rows) / total)
+        self.scatter.addr_(gap, gap, alpha=self.count * count / total)
+        self.mean = self.mean + gap * (count / total)
         self.count = total
 
     def class_sums(self) -> dict[int, tuple[int, Tensor]]:
