@@ -19,7 +19,7 @@ from polycov.system.rows import DiskRows, Rows
 from polycov.training.train import train
 
 TINY: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "size": 64, "stage": 2, "workers": 0}
-SMALL = "90KB"  # a fifth of it for features: those of 54 images with 200 dimensions take 43 KB
+SMALL = "1MB"  # two percent of it for features, in this test: those of 54 images with 200 dimensions take 43 KB
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +56,10 @@ def scores(comparison: Comparison) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("head", ["probe", "retrieval"])
 def test_a_comparison_in_little_memory_is_the_same(
-    trees: Path, tmp_path: Path, head: str, on_disk: list[tuple[int, int]]
+    trees: Path, tmp_path: Path, head: str, on_disk: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for share in ("FEATURES", "TOKENS"):
+        monkeypatch.setattr(f"polycov.system.memory_budget.{share}", 0.02)
     methods = ("average", "ipccp-ts", "covariance | sqrt(5) | triu | project(9)")
     options: dict[str, Any] = {**TINY, "methods": methods, "dims": (200,), "seeds": 2, "head": head, "channels": 24}
     plenty = compare(trees, out=tmp_path / "plenty", explain=False, memory="1GB", **options)
@@ -76,8 +78,13 @@ def test_a_probe_in_little_memory_is_the_same(trees: Path, tmp_path: Path, on_di
     assert (little.val_accuracy, little.test_accuracy) == (plenty.val_accuracy, plenty.test_accuracy)
 
 
-def test_what_cannot_be_done_in_little_memory_says_so_at_once(trees: Path, tmp_path: Path) -> None:
+def test_what_cannot_be_done_in_little_memory_says_so_at_once(
+    trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     options = {**TINY, "methods": ("ipccp-ts",), "dims": (24,), "seeds": 1, "channels": 8}
+    with pytest.raises(PolycovError, match=r"512 features of 24 dimensions take 1MB, .* --memory 2MB or more"):
+        compare(trees, out=tmp_path / "cmp", memory="1KB", **options)
+    monkeypatch.setattr("polycov.system.memory_budget.BLOCK", 1)
     with pytest.raises(PolycovError, match=r"A probe of 24 dimensions needs matrices of 24 × 24 numbers.* --memory"):
         compare(trees, out=tmp_path / "cmp", memory="1KB", **options)
     with pytest.raises(PolycovError, match="such as 4GB"):

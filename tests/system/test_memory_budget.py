@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from polycov.errors import PolycovError
-from polycov.system import environment, rows
+from polycov.system import environment
 from polycov.system.environment import free_memory, total_memory
 from polycov.system.memory_budget import Memory, parse_size, words
 from polycov.system.rows import Batches, DiskRows, read_blocks
@@ -64,7 +64,7 @@ def test_rows_on_disk_are_those_written(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_too_small_is_noticed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows.shutil, "disk_usage", lambda folder: type("Usage", (), {"free": 100}))
+    monkeypatch.setattr("polycov.system.rows.shutil.disk_usage", lambda folder: type("Usage", (), {"free": 100}))
     with pytest.raises(PolycovError, match=r"take 0.0 GB, .* Choose more --memory"):
         DiskRows((10, 3), tmp_path)
 

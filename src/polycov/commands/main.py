@@ -22,6 +22,7 @@ COMMANDS = {
     "app": "open a page: drop an image, see its classes and the evidence for them",
     "embed": "turn any number of images into compact features on disk",
     "export": "write a trained model as ONNX, torch.export or a Hugging Face folder or Space",
+    "cache": "list, check or remove the features in the cache",
     "list": "list the pooling methods, or the backbones",
     "bench": "measure time and memory of the methods",
 }

@@ -134,9 +134,10 @@ class ComparisonJob:
         return min(wanted, features)
 
     def _require_memory(self, images: int) -> None:
-        """Notices at once what the largest probe would notice in the end."""
+        """Notices at once what the largest setting would notice in the end."""
+        largest = max((setting.dim or 0 for setting in self.settings), default=0)
+        self.memory.require_block(largest)
         if isinstance(self.protocol, ProbeProtocol):
-            largest = max((setting.dim or 0 for setting in self.settings), default=0)
             self.memory.require_matrix(min(largest, images), f"A probe of {largest} dimensions")
 
     def execute(self) -> None:

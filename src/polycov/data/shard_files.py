@@ -5,6 +5,8 @@ Plain .npy files, which are memory-mapped: HDF5 and Zarr bring a dependency, and
 
 import io
 import math
+import os
+import weakref
 import zlib
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,10 +18,12 @@ from polycov.errors import PolycovError
 from polycov.progress import Progress
 from polycov.system.files import open_to_read, remove_temporary_files, write_file
 from polycov.system.json_files import append_json_lines, read_json, read_json_lines, write_json, write_json_lines
-from polycov.system.locks import wait_for_lock
+from polycov.system.locks import hold_in_use, wait_for_lock
 
 DTYPE = np.dtype("<f2")
-MAX_MAPPED = 256  # shards; each keeps a file open
+IN_USE = "in-use"  # locked as long as a process uses the folder; its time is that of the last use
+IDENTITY = "identity.json"
+MAX_MAPPED, MAX_MAPPED_BYTES = 256, 2**28  # shards; each keeps a file open, and what was read of it counts as memory
 Array = np.ndarray[Any, Any]
 
 
@@ -42,7 +46,7 @@ class ShardFiles:
 
     def prepare(self, identity: Any) -> None:
         """Creates the folder, or removes files from it that belong to another identity or are not in the index."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._hold()
         with self._lock():
             remove_temporary_files(self.folder)
             if not self._has_identity(identity):
@@ -115,15 +119,38 @@ class ShardFiles:
                 self.refresh()  # another process may have stored it
             if shard not in self._checksums:
                 return None
-            if len(self._mapped) >= MAX_MAPPED:
+            while self._mapped and len(self._mapped) >= min(MAX_MAPPED, MAX_MAPPED_BYTES // self.size(shard)):
                 self._mapped.pop(next(iter(self._mapped)))
             offset, shape = len(self._header(shard)), self._shape_of(shard)
             self._mapped[shard] = np.memmap(self._path(shard), DTYPE, "r", offset, shape)
         return self._mapped[shard]
 
+    def _hold(self) -> None:
+        """Marks the folder as in use, as long as this object lives."""
+        descriptor = hold_in_use(self.folder / IN_USE)
+        if descriptor >= 0:
+            weakref.finalize(self, os.close, descriptor)
+
+    def problems(self) -> dict[str, str]:
+        """Returns what is wrong with stored shards, by the names of their files; nothing is changed."""
+        checksums, damaged = self._read_index()
+        found = {self._index.name: "damaged"} if damaged else {}
+        with self._progress.task(f"checking {self.folder.name}", len(checksums)) as task:
+            for shard, checksum in sorted(checksums.items()):
+                problem = self._problem(shard, checksum)
+                if problem:
+                    found[self._path(shard).name] = problem
+                task.advance()
+        return found
+
+    @property
+    def stored(self) -> int:
+        """The number of rows in the shards that the index lists; they are not checked."""
+        return sum(len(self.rows(shard)) for shard in self._read_index()[0])
+
     @property
     def _identity(self) -> Path:
-        return self.folder / "identity.json"
+        return self.folder / IDENTITY
 
     @property
     def _index(self) -> Path:

@@ -74,9 +74,35 @@ def _released_without_trace(lock: BaseFileLock, path: Path) -> Iterator[None]:
         lock.release()
 
 
+def hold_in_use(path: Path) -> int:
+    """Marks a folder as in use by a file in it, until the descriptor that is returned is closed or the process ends.
+
+    The file is made if it is missing, with its folder, and gets the present time. Whoever removes the folder holds
+    `folder_lock` of the file; one that is removed while this waits is made anew. Windows has no such lock (−1).
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with suppress(PermissionError):
+            path.touch()
+        try:
+            import fcntl
+
+            descriptor = os.open(path, os.O_RDONLY)
+        except (ImportError, PermissionError):
+            return -1
+        except FileNotFoundError:
+            continue
+        with suppress(OSError):  # the file system knows no locks
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor)):
+            return descriptor
+        os.close(descriptor)
+
+
 @contextmanager
 def folder_lock(folder: Path, *, wait: bool) -> Iterator[tuple[bool, int]]:
-    """Waits for a shared lock of a folder, or tries to get the only one; yields whether it was had, and a descriptor.
+    """Waits for a shared lock of a folder or file, or tries to get the only one; yields whether it was had, and a
+    descriptor.
 
     Windows has no such lock, and no descriptor (−1), but it does not remove a file in use either.
     """

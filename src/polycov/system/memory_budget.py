@@ -8,7 +8,7 @@ import torch
 
 from polycov.errors import PolycovError
 from polycov.system.environment import free_memory
-from polycov.system.rows import DiskRows, Rows
+from polycov.system.rows import BLOCK, DiskRows, Rows
 
 UNITS = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
 TOKENS, FEATURES, MATRICES = 0.3, 0.2, 0.5  # shares of local features, pooled features, and what is fitted to them
@@ -56,6 +56,19 @@ class Memory:
         if self.fits(count if of is None else of, width):
             return torch.empty(count, width)
         return DiskRows((count, width), self.folder)
+
+    def require_block(self, width: int) -> None:
+        """Refuses features of which not even those that are read at a time fit.
+
+        Raises:
+            PolycovError: if they are too wide.
+        """
+        needed = 4 * BLOCK * width
+        if needed > MATRICES * self.limit:
+            raise PolycovError(
+                f"{BLOCK} features of {width} dimensions take {words(needed)}, and there are {words(self.limit)} of "
+                f"memory in all. Use --memory {words(int(needed / MATRICES) + 2**20)} or more, or smaller --dims."
+            )
 
     def require_matrix(self, side: int, what: str) -> None:
         """Refuses a square matrix that does not fit while it is factorised.
