@@ -1,6 +1,7 @@
 """Measuring settings, in this process or in another: what is measured comes back as a record."""
 
 import os
+import socket
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from polycov.comparing.reduced_features import ReducedFeatures
 from polycov.data.images import ImageData
 from polycov.engines.engine import EngineOptions
 from polycov.engines.work import Work
+from polycov.errors import PolycovError
 from polycov.progress import SILENT, Progress, TasksOnly
 from polycov.system.devices import choose_device
 from polycov.system.environment import hardware, versions
@@ -95,10 +97,20 @@ class MeasureSettings(Work[Setting, Measured]):
         if self.extracted is None:
             raise ValueError("A trained head has no local features.")
         if not self._reduced:
+            self._require_features(self.extracted)
             options, uses = self.prepared.options, 1 if self.prepared.unseen is None else 2
             here = Memory.of(options.runtime.memory, cache_folder(options.cache)).part(os.cpu_count() or 1)
             self._reduced = [ReducedFeatures(self.extracted, self.memory or here, uses) for _ in range(2)]
         return self._reduced[by_class]
+
+    @staticmethod
+    def _require_features(extracted: Extracted) -> None:
+        missing = [store.folder for store in extracted.stores if not store.folder.is_dir()]
+        if missing:
+            raise PolycovError(
+                f"The features in {str(missing[0])!r} are not there on the machine {socket.gethostname()!r}: use a "
+                "--cache on a disk that all machines of the cluster read."
+            )
 
     def _measured(self, setting: Setting, data: ImageData) -> tuple[Measurement, dict[str, bytes]]:
         """The measurement of a setting; with a probe and unseen classes, retrieval among these comes with it."""
