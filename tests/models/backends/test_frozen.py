@@ -1,4 +1,8 @@
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +116,18 @@ def test_a_missing_engine_ends_in_a_sentence(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(engines, "find_spec", lambda name: None if name == "openvino" else find_spec(name))
     with pytest.raises(MissingDependencyError, match=r"'openvino' needs openvino\. .*polycov\[fast\]"):
         FrozenBackbone(backbone("test_resnet"), "openvino")
+
+
+@pytest.mark.slow
+def test_openvino_does_not_report_to_its_makers(tmp_path: Path) -> None:
+    program = (
+        "import sys; from polycov.models.backends.engines import import_openvino; import_openvino().Core(); "
+        "print([name for name in sys.modules if name.startswith('openvino_telemetry')])"
+    )
+    variables = {**os.environ, "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", program], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert not list(tmp_path.iterdir())  # it would leave a number for this user
 
 
 class Odd(nn.Module):

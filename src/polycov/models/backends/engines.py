@@ -1,9 +1,12 @@
 """Networks compiled by onnxruntime or OpenVINO, for the CPU, in float32."""
 
+import importlib
+import sys
 import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -76,9 +79,21 @@ def _onnxruntime(model: bytes, threads: int) -> Callable[[Array], list[Array]]:
     return lambda images: session.run(None, {entry.name: images})
 
 
-def _openvino(model: bytes, threads: int, precision: str) -> Callable[[Array], list[Array]]:
-    import openvino
+def import_openvino() -> ModuleType:
+    """Returns the module openvino, imported without its telemetry, which would report the import to its makers."""
+    name = "openvino_telemetry"
+    hidden = name not in sys.modules
+    if hidden:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        return importlib.import_module("openvino")
+    finally:
+        if hidden:
+            del sys.modules[name]
 
+
+def _openvino(model: bytes, threads: int, precision: str) -> Callable[[Array], list[Array]]:
+    openvino = import_openvino()
     options = {
         "INFERENCE_PRECISION_HINT": precision,  # bfloat16 is its choice where the CPU has it
         "INFERENCE_NUM_THREADS": threads,
