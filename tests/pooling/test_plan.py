@@ -87,9 +87,10 @@ def test_the_price_of_eigenvalues_is_the_same_for_all_functions(function: Matrix
     ("size", "iterations", "gradient", "algorithm"),
     [
         (32, 5, True, "products"),
-        (112, 5, True, "products"),
-        (128, 5, True, "products"),
-        (256, 5, True, "products"),
+        (96, 5, True, "products"),
+        (128, 5, True, "eigenvalues"),
+        (256, 5, True, "eigenvalues"),
+        (256, 3, True, "products"),
         (512, 5, True, "eigenvalues"),
         (32, 5, False, "products"),
         (512, 5, False, "products"),
@@ -109,7 +110,7 @@ def test_eigenvalues_are_used_where_they_are_faster(
 def test_eigenvalues_are_used_earlier_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     for threads, algorithm in ((1, "eigenvalues"), (2, "products"), (8, "products")):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        assert choose_algorithm(sqrt(5), 256, "cpu", True) == algorithm
+        assert choose_algorithm(sqrt(5), 96, "cpu", True) == algorithm
 
 
 @pytest.mark.parametrize("device", ["cuda", "mps"])

@@ -101,12 +101,12 @@ def price(function: Priced, size: int, algorithm: Algorithm, gradient: bool = Fa
     """Returns the price of a function of a ``size`` × ``size`` matrix, in products of such matrices.
 
     An eigendecomposition costs 9 + 1100/size products and V f(λ) Vᵀ one more. The backward pass on eigenvalues costs
-    four products, and 234/size for each step of the divided differences.
+    four products, and at most 100/size for each step of the divided differences.
     """
     if algorithm == "products":
         return (function.products or 0) * (FORWARD_AND_BACKWARD if gradient else 1.0)
     forward = 10 + 1100 / size
-    return forward + 4 + 234 * (function.slope_steps or 0) / size if gradient else forward
+    return forward + 4 + 100 * (function.slope_steps or 0) / size if gradient else forward
 
 
 def route_cost(route: str, function: Priced, locations: int, channels: int) -> float:

@@ -134,3 +134,20 @@ def test_both_algorithms_agree_in_float32(locations: int, channels: int, inverse
         value, grad = value_and_gradient(run, torch.float32)
         assert relative(value, expected) < 5e-6
         assert relative(grad, expected_grad) < 1e-5
+
+
+@pytest.mark.parametrize("iterations", [1, 2, 5, 12, 14])
+@pytest.mark.parametrize("inverse", [False, True])
+def test_slopes_of_all_pairs_are_divided_differences(iterations: int, inverse: bool) -> None:
+    x = torch.tensor([[0.3, 0.0, 1e-5, 0.02, 0.02, 0.0, 1.0], [1e-3, 0.5, 0.25, 0.125, 0.1, 0.02, 1e-4]])
+    function = NewtonSchulzEigenvalues(iterations, inverse=inverse)
+    found = function.slopes(x)
+    assert torch.equal(found, found.mT)
+    for sample, values in zip(found, x.double(), strict=True):
+        roots = [float(as_published(np.array([[value]]), iterations)[inverse][0, 0]) for value in values.tolist()]
+        for i, a in enumerate(values.tolist()):
+            for j, b in enumerate(values.tolist()):
+                if abs(a - b) > 0.01 * max(a, b):
+                    assert float(sample[i, j]) == pytest.approx((roots[i] - roots[j]) / (a - b), rel=1e-5), (a, b)
+    near = function.slopes(torch.tensor([[0.02, 0.02 * (1 + 1e-6)]]))[0]
+    torch.testing.assert_close(near[0, 1], near[0, 0], rtol=1e-4, atol=0)

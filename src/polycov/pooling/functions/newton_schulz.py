@@ -102,6 +102,22 @@ class NewtonSchulzEigenvalues(ScalarFunction):
             e, d = _rest(m, e), _rest(far, d)
         return result
 
+    def slopes(self, x: Tensor) -> Tensor:
+        # Only what belongs to a pair is computed for every pair: a row is a, a column b, as in `_slope`.
+        value, m = torch.ones_like(x).unsqueeze(-1) if self.inverse else x.unsqueeze(-1), x.unsqueeze(-1)
+        e, rise, result = 1 - m, torch.ones_like(m * m.mT), torch.full_like(m * m.mT, 0.0 if self.inverse else 1.0)
+        for i in range(self.iterations):
+            t = 1 + 0.5 * e
+            result = torch.addcmul(result * t.mT, value, rise, value=-0.5)
+            if i < self.iterations - 1:
+                part = 0.25 * e * (3 + e)
+                rise = rise * torch.addcmul(part + part.mT, e, e.mT, value=0.25)
+            m, value = m * t * t, value * t
+            e = _rest(m, e)
+        a, b = x.unsqueeze(-1), x.unsqueeze(-2)
+        result = torch.where(a <= b, result, result.mT)  # a is the smaller one
+        return torch.where((a > 0) | (b > 0), result, 0.0) if self.iterations > MOST_ITERATIONS else result
+
     def half_curvature(self, x: Tensor) -> Tensor:
         def times(f: Jet, g: Jet) -> Jet:  # Taylor coefficients
             return f[0] * g[0], f[0] * g[1] + f[1] * g[0], f[0] * g[2] + f[1] * g[1] + f[2] * g[0]

@@ -30,6 +30,10 @@ class ScalarFunction:
         """f[a, b], with the limit f′(a) at a = b."""
         raise NotImplementedError
 
+    def slopes(self, x: Tensor) -> Tensor:
+        """f[xᵢ, xⱼ] of all pairs of eigenvalues, (B, C) → (B, C, C)."""
+        return self.slope(x.unsqueeze(-1), x.unsqueeze(-2))
+
     def half_curvature(self, x: Tensor) -> Tensor:
         """f″(x) / 2."""
         raise NotImplementedError
@@ -165,8 +169,7 @@ class _SpectralDerivative(SampleFunction):
     @staticmethod
     def forward(matrix: Tensor, values: Tensor, vectors: Tensor, direction: Tensor, function: ScalarFunction) -> Tensor:
         direction = 0.5 * (direction + direction.mT)
-        slope = function.slope(values.unsqueeze(-1), values.unsqueeze(-2))
-        return _sandwich(vectors, slope * (vectors.mT @ direction @ vectors))
+        return _sandwich(vectors, function.slopes(values) * (vectors.mT @ direction @ vectors))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
