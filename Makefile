@@ -75,7 +75,7 @@ $(VENV)/.package: $(VENV)/.pip pyproject.toml
 	@touch $@
 
 $(VENV)/.train: $(VENV)/.package
-	@$(PIP) -e '.[train]'
+	@$(PIP) -e '.[train,fast]'
 	@touch $@
 
 $(VENV)/.developer: $(VENV)/.train

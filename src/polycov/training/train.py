@@ -18,6 +18,7 @@ from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 from polycov.system.devices import choose_device
 from polycov.system.files import cache_folder
+from polycov.system.memory import keep_freed_memory
 from polycov.system.signals import stop_on_signals
 from polycov.training.assembly import load_data
 from polycov.training.config import Config, RuntimeOptions
@@ -83,6 +84,7 @@ def train(
     config = _with_absolute_path(_config(data, out, resume).replace(**options).check())
     if config.runtime.plugin is not None:
         load_plugin(config.runtime.plugin)
+    keep_freed_memory()
     accelerator = make_accelerator(config.runtime, config.training.precision)
     progress = progress if accelerator.is_main_process else Progress()
     given = None if out is None else _require_folder(RunFolder(out), resume)

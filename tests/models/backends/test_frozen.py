@@ -165,6 +165,7 @@ def test_images_of_another_size_and_no_images_work() -> None:
     compiled = FrozenBackbone(network, "onnxruntime", batch_size=2)
     assert compiled(images(0, 64))[0].shape[0] == 0
     compiled(images(2, 64))
+    assert compiled.name.startswith("onnxruntime")
     assert compiled(images(2, 96))[0].shape == network(images(2, 96)).shape
 
 

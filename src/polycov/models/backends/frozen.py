@@ -105,6 +105,8 @@ class FrozenBackbone:
     def __call__(self, images: Tensor) -> Outputs:
         """Returns the outputs of the network for images (B, 3, H, W), or pixels (B, H, W, 3), as a list."""
         with evaluation_mode(self.network):
+            if not len(images):
+                return self._eager(images)
             kind = (images.dtype, *images.shape[1:])
             if self._compute is None:
                 self.network.to(images.device)
@@ -117,7 +119,7 @@ class FrozenBackbone:
     def _choose(self, images: Tensor) -> Callable[[Tensor], Outputs]:
         few = self.backend == "auto" and self.images is not None and self.images < FEW
         other = any(parameter.dtype != torch.float32 for parameter in self.network.parameters())
-        if few or other or not len(images):
+        if few or other:
             self.name = "torch"
             return self._eager
         some = images[:CHECKED]
@@ -142,8 +144,12 @@ class FrozenBackbone:
         """Backends by preference, with what builds them."""
         shape = (self.batch_size, *images.shape[1:])
         engines: list[str] = [self.backend] if self.backend in FASTEST else []
-        if self.backend == "auto" and images.device.type == "cpu":
+        if self.backend == "auto":
             engines = [name for name in FASTEST if not missing_packages(name)]
+        if images.device.type != "cpu":
+            if self.backend in FASTEST:
+                self.progress.message(f"{self.backend} computes on the CPU alone: torch runs on {images.device}")
+            engines = []
         for name in engines:
             yield name, lambda name=name: Engine(name, self.network, images.new_zeros(shape))  # type: ignore[misc]
         if any(isinstance(module, nn.BatchNorm2d) for module in self.network.modules()):
