@@ -1,5 +1,6 @@
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -170,3 +171,24 @@ def test_large_features_are_reduced_and_small_ones_are_not(backbone: Backbone, m
             "test_resnet", pool=pool, channels=4, reduction=reduction, weights="none", stage=2, size=64, num_classes=2
         )
         assert stored_channels(model) == expected
+
+
+@pytest.mark.slow
+def test_backends_share_a_cache_and_agree(backbone: Backbone, data: ImageData, tmp_path: Path) -> None:
+    lines: list[str] = []
+    options: dict[str, Any] = {"workers": 0, "batch_size": 5, "progress": LogProgress(lines.append)}
+    torch_store = extract_features(backbone, data, PREPROCESSING, tmp_path / "a", backend="torch", **options)
+    store = extract_features(backbone, data, PREPROCESSING, tmp_path / "b", backend="openvino", **options)
+    assert [line for line in lines if line.startswith("backbone on openvino")]
+    assert torch_store.folder.name == store.folder.name
+    samples = data.all_samples()
+    for one, other in zip(torch_store.batches(samples), store.batches(samples), strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=1e-3)  # a step of float16
+    (shard,) = store.folder.glob("shard-*")
+    content = shard.read_bytes()
+    shard.unlink()
+    extract_features(backbone, data, PREPROCESSING, tmp_path / "b", backend="openvino", **options)
+    assert shard.read_bytes() == content  # computed again, it is the same to the last bit
+    lines.clear()
+    extract_features(backbone, data, PREPROCESSING, tmp_path / "b", backend="torch", **options)
+    assert not lines  # nothing is left to compute
