@@ -65,6 +65,7 @@ COMMANDS: dict[str, list[str]] = {
         "polycov compare images --methods average isqrt-cov --seeds 1 --no-explain --cache cache -o comparison "
         + SMALL,
     ],
+    "ray": [IMAGES, "polycov embed average images -o features --engine ray " + SMALL],
     "data": [IMAGES, TRAIN, 'python -c "import datasets, pyarrow, scipy"'],
     "stores": [IMAGES, "polycov embed isqrt-cov file://$PWD/images -o features " + SMALL.replace("--workers 0", "")],
     "app": [IMAGES, TRAIN, "python -c \"from polycov.explaining.app import make_app; print(make_app(['run']))\""],

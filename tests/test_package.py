@@ -72,7 +72,9 @@ def test_the_wheel_has_recipes_templates_and_types(wheel: Path) -> None:
     needed = [text for text in metadata.get_all("Requires-Dist") or [] if "extra ==" not in text]
     assert needed == ["torch>=2.6"]
     assert metadata["License-Expression"] == "MIT"
-    assert {"app", "export", "fast", "search", "sklearn", "train"} <= set(metadata.get_all("Provides-Extra") or [])
+    assert {"app", "export", "fast", "ray", "search", "sklearn", "train"} <= set(
+        metadata.get_all("Provides-Extra") or []
+    )
 
 
 def test_the_sdist_has_what_the_tests_need(built: Path) -> None:
