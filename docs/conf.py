@@ -16,7 +16,8 @@ copyright = author
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference_directives"]
 exclude_patterns = ["_build", "reference_directives.py"]
-myst_enable_extensions = ["attrs_inline", "colon_fence"]
+myst_enable_extensions = ["deflist"]
+smartquotes = False  # two hyphens are an option
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
 
@@ -53,6 +54,10 @@ def turn_links(text: str, at_top: bool, depth: int = 0) -> str:
 
 def on_source(app: Any, name: str, source: list[str]) -> None:
     source[0] = turn_links(source[0], at_top=False, depth=name.count("/"))
+    if name == "index":  # pages that no table of contents names are guides
+        named = set(re.findall(r"^[\w/]+$", source[0], re.M)) | {"index"}
+        others = sorted(path.stem for path in Path(app.srcdir).glob("*.md") if path.stem not in named)
+        source[0] = source[0].replace("OTHER_PAGES\n", "".join(f"{other}\n" for other in others))
 
 
 def on_include(app: Any, path: Path, parent: str, source: list[str]) -> None:

@@ -2,10 +2,11 @@
 
 import dataclasses
 import inspect
-import textwrap
+from contextlib import suppress
 from importlib import import_module
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
+from unittest.mock import patch
 
 from docutils import nodes
 from docutils.statemachine import StringList
@@ -50,8 +51,9 @@ class Commands(Generated):
 
 def command_page(name: str) -> str:
     """A section on a command: what it does, and its options in groups."""
-    kind = options_class(name)
-    lines = [f"\n## polycov {name}\n", inspect.getdoc(kind) or "", ""]
+    kind, positional, renamed = options_of(name)
+    words = " ".join(["polycov", name, *positional.values(), "[OPTIONS]"])
+    lines = [f"\n## polycov {name}\n", f"```\n{words}\n```\n", inspect.getdoc(kind) or "", ""]
     groups: list[tuple[str, Any]] = [("", kind)]
     groups += [(option.name, option.type) for option in dataclasses.fields(kind) if is_group(option)]
     for group, owner in groups:
@@ -60,26 +62,28 @@ def command_page(name: str) -> str:
         if group and rows:
             lines += [f"\n{(inspect.getdoc(owner) or group).partition(chr(10))[0]}\n"]
         for option in rows:
-            lines += [f"`{flag(option)}`{value(option)}", f": {textwrap.fill(texts.get(option.name, ''), 10_000)}{default(option)}", ""]
+            shown = positional.get(option.name) or f"--{renamed.get(option.name, option.name).replace('_', '-')}"
+            lines += [f"`{shown}`{'' if option.name in positional else value(option)}"]
+            lines += [f": {texts.get(option.name, '')}{default(option)}", ""]
     return "\n".join(lines)
 
 
-def options_class(name: str) -> Any:
-    """The dataclass of a command's options."""
+class Asked(Exception):
+    """A command was about to parse its arguments."""
+
+
+def options_of(name: str) -> tuple[Any, dict[str, str], dict[str, str]]:
+    """What a command hands to `parse`: the dataclass of its options, positional ones, and those with other flags."""
     module = import_module(f"polycov.commands.{name}")
-    own = [kind for kind in vars(module).values() if inspect.isclass(kind) and dataclasses.is_dataclass(kind)]
-    named = [kind for kind in own if kind.__name__.lower() in (name, f"{name}options")]
-    return named[0]
+    with patch.object(module, "parse", side_effect=Asked) as parse, suppress(Asked):
+        module.run([])
+    settings = parse.call_args.kwargs
+    return parse.call_args.args[0], settings["positional"], settings.get("flags") or {}
 
 
 def is_group(option: "dataclasses.Field[Any]") -> bool:
     """Whether a field holds a group of options."""
     return dataclasses.is_dataclass(option.type)
-
-
-def flag(option: "dataclasses.Field[Any]") -> str:
-    """The flag of an option."""
-    return f"--{option.name.rstrip('_').replace('_', '-')}"
 
 
 def value(option: "dataclasses.Field[Any]") -> str:

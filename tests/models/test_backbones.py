@@ -199,6 +199,13 @@ def test_a_missing_timm_says_what_to_install(monkeypatch: pytest.MonkeyPatch) ->
         Backbone("resnet18")
 
 
+def test_a_stage_can_be_chosen_where_gradients_are_off() -> None:
+    usual = Backbone("test_resnet", weights="none", stage=1)
+    with torch.no_grad():
+        backbone = Backbone("test_resnet", weights="none", stage=1)
+    assert [p.requires_grad for p in backbone.parameters()] == [p.requires_grad for p in usual.parameters()]
+
+
 def test_a_stage_of_a_frozen_network_stays_frozen() -> None:
     network = import_timm().create_model("test_resnet").requires_grad_(False)
     backbone = Backbone(network, stage=1)

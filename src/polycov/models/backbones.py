@@ -106,7 +106,8 @@ class Backbone(nn.Module):
         channels = local_channels(self.name, features)
         if self.stage is not None and features.requires_grad:
             trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-            gradients = torch.autograd.grad(features.sum(), trained, allow_unused=True)
+            with torch.enable_grad():
+                gradients = torch.autograd.grad(features.sum(), trained, allow_unused=True)
             for parameter, gradient in zip(trained, gradients, strict=True):
                 parameter.requires_grad_(gradient is not None)
         return channels

@@ -16,7 +16,7 @@ NEGLIGIBLE = 1e-12  # where the error is smaller, the best polynomial is that of
 
 @cache
 def minimax_factor(degree: int, low: float, high: float) -> tuple[Factor, float]:
-    """Returns the t of a degree whose largest error |1 − s t(s²)| on low ≤ s ≤ high is smallest, and that error.
+    """Returns the t of a degree whose largest error ``|1 − s t(s²)|`` on low ≤ s ≤ high is smallest, and that error.
 
     s t(s²) is an odd polynomial with q = degree + 1 coefficients. By Chebyshev's theorem it is the best one if its
     error takes its largest absolute value, with alternating signs, at q + 1 points. Remez's exchange finds them: solve

@@ -32,7 +32,7 @@ def signed_sqrt(x: Tensor) -> Tensor:
 
 
 def signed_power(x: Tensor, exponent: float) -> Tensor:
-    """Returns sign(x) |x|^p for p > 0, elementwise power normalisation.
+    """Returns ``sign(x) |x|^p`` for p > 0, elementwise power normalisation.
 
     Where p < 1, the straight line of `signed_sqrt` replaces it near 0.
 
