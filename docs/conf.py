@@ -7,7 +7,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "src")]
 
-from polycov import __version__
+from polycov import __version__  # noqa: E402
 
 project = "polycov"
 author = "The polycov authors"

@@ -121,7 +121,9 @@ class Stages(Generated):
             lines += [f"\n## {title}\n", "| stage | in a spec | |", "|---|---|---|"]
             for stage in polycov.list_stages(kind):
                 examples = ", ".join(f"`{example}`" for example in stage.examples)
-                lines.append(f"| `{stage.name}{arguments(stage)}` | {examples} | {stage.summary} |".replace("{", "&#123;"))
+                lines.append(
+                    f"| `{stage.name}{arguments(stage)}` | {examples} | {stage.summary} |".replace("{", "&#123;")
+                )
         return "\n".join(lines)
 
 

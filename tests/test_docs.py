@@ -23,11 +23,18 @@ def test_readme_snippets_run() -> None:
     assert tuple(names["features"].shape) == (10, 8192)
 
 
-PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md") if "```python" in path.read_text(encoding="utf-8"))
+PAGES = sorted(
+    path.relative_to(ROOT / "docs").as_posix()
+    for path in (ROOT / "docs").rglob("*.md")
+    if "```python" in path.read_text(encoding="utf-8")
+)
 
 
 def test_every_integration_has_a_page() -> None:
-    assert {"compile.md", "export.md", "func.md", "hub.md", "precision.md", "sklearn.md", "timm.md"} <= set(PAGES)
+    assert {
+        *("compile.md", "export.md", "func.md", "hub.md", "precision.md", "sklearn.md", "timm.md"),
+        *("start.md", "frozen.md", "finetune.md", "own.md", "coming_from.md", "reference/specs.md"),
+    } <= set(PAGES)
 
 
 @pytest.mark.slow
