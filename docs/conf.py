@@ -34,6 +34,7 @@ nitpick_ignore_regex = [("py:.*", r"(?!polycov\.[A-Za-z]+$).*")]
 html_theme = "furo"
 html_title = f"polycov {__version__}"
 html_static_path = ["_static"]
+html_favicon = "_static/favicon.svg"
 html_css_files = ["site.css"]
 html_show_sphinx = False
 html_copy_source = False
