@@ -23,7 +23,7 @@ from polycov.system.environment import hardware
 from polycov.system.tables import Cell, Table
 
 Times = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain", "pipeline", "backends"]
-What = Times | Literal["faithfulness", "fuzz", "gradients", "load"]
+What = Times | Literal["faithfulness", "fuzz", "gradients", "load", "probe", "memory"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,8 @@ class Bench:
     (needs timm). explain: explanations beside a forward pass. faithfulness: what hiding the regions of maps does to the
     score (needs --run). fuzz: random cases against a reference in float64. gradients: their errors by condition number,
     beside formulas from elsewhere. load: 100,000 images, killed half-way; 500,000 names; 5,000 classes (needs timm).
-    pipeline: images per second of each part from files to features; backends: ways to run a backbone (need timm)."""
+    pipeline: images per second of each part from files to features; backends: ways to run a backbone (need timm).
+    probe: the closed-form probe. memory: probes on 21 GB in 2 GB, in the cache folder (needs timm)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -85,7 +86,7 @@ class Bench:
     first: int = 0
     """With fuzz: number of the first case; each number is always the same case."""
     load: float = 1.0
-    """With load: share of the names and classes; 0 to embed images only."""
+    """With load: share of the names and classes; 0 to embed images only. With memory: share of the 21 GB."""
     load_images: int = 100_000
     """With load: number of images to embed."""
     layout: tuple[Literal["folders", "tar"], ...] = ("folders",)
@@ -180,8 +181,9 @@ def _routes(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     cells = []
     for row in rows:
         times = (f"{row['covariance_ms']:.2f}", f"{row['gram_ms']:.2f}")
-        sizes = (row["locations"], row["channels"])
-        cells.append((row["mode"], *sizes, *times, row["chosen"], f"{row['chosen_over_best']:.2f}"))
+        cells.append(
+            (row["mode"], row["locations"], row["channels"], *times, row["chosen"], f"{row['chosen_over_best']:.2f}")
+        )
     terminal.table(Table(("mode", "N", "C", "covariance ms", "gram ms", "chosen", "chosen / best"), cells))
     wrong = sum(row["chosen_over_best"] > 1.15 for row in rows)
     terminal.write(f"{wrong} of {len(rows)} choices are more than 15 % slower than the best.")
@@ -253,10 +255,8 @@ def _explain(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
 
     with terminal.progress.task("explanations", 2 * len(METHODS) * (options.rounds + 1)) as task:
         rows = list(explain_times(shape, options.rounds, task.advance))
-    cells = []
-    for row in rows:
-        if row["what"] != FORWARD:
-            cells.append((row["method"], row["locations"], row["channels"], row["what"], _spread(row), _ratio(row)))
+    sizes = ("method", "locations", "channels", "what")
+    cells = [(*(row[s] for s in sizes), _spread(row), _ratio(row)) for row in rows if row["what"] != FORWARD]
     terminal.table(Table(("method", "N", "C", "what", "ms", "× forward"), cells))
     return rows
 
@@ -294,6 +294,8 @@ RUNS = {
     "fuzz": lambda options, shape, terminal: numerics.fuzz(terminal, options.first, options.cases),
     "gradients": lambda options, shape, terminal: numerics.gradients(terminal),
     "load": lambda options, shape, terminal: scale.load(terminal, options.load, options.load_images, options.layout),
+    "probe": lambda options, shape, terminal: scale.probe(terminal, max(options.rounds // 5, 1)),
+    "memory": lambda options, shape, terminal: scale.memory(terminal, options.load),
     "pipeline": lambda o, shape, terminal: run_pipeline(terminal, o.data, o.images, o.backend, o.rounds),
     "backends": lambda o, shape, terminal: run_backends(terminal, o.data, o.compile, o.rounds),
 }

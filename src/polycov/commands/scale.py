@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from polycov.bench.tables import Row
 from polycov.commands.terminal import Terminal
+from polycov.system.files import cache_folder
 from polycov.system.tables import Table
 
 
@@ -17,4 +18,46 @@ def load(terminal: Terminal, share: float, images: int, layouts: Sequence[str]) 
     ]
     columns = ("what", "images", "seconds", "per second", "at the end", "MiB", "at the end")
     terminal.table(Table(columns, cells, "load: rate and peak of memory, in the first tenth and at the end"))
+    return rows
+
+
+def probe(terminal: Terminal, rounds: int) -> list[Row]:
+    """Measures the closed-form probe beside a factorisation for each strength."""
+    from polycov.bench.probe import SIZES, probe_times
+
+    with terminal.progress.task("probe", len(SIZES) * (rounds + 1)) as task:
+        rows = list(probe_times(rounds, task.advance))
+    cells = []
+    for row in rows:
+        sizes = (row["images"], row["dimensions"], row["classes"])
+        times = (f"{row['milliseconds']:,.0f}", f"{row['ratio']:.2f}")
+        found = (f"{row['strength']:.2g}", f"{100 * row['test_accuracy']:.1f}", row["other_predictions"])
+        cells.append((row["probe"], *sizes, *times, *found))
+    columns = (
+        "probe",
+        "images",
+        "dimensions",
+        "classes",
+        "ms",
+        "× the first",
+        "strength",
+        "test %",
+        "other predictions",
+    )
+    terminal.table(Table(columns, cells, "closed-form probe, with a choice among 14 strengths and a last fit"))
+    return rows
+
+
+def memory(terminal: Terminal, share: float) -> list[Row]:
+    """Measures the peak of memory on features that are ten times as large."""
+    from polycov.bench.memory import memory  # needs the extra train
+
+    rows = list(memory(share, cache_folder(), terminal.progress))
+    cells = []
+    for row in rows:
+        accuracy = "" if row["test_accuracy"] is None else f"{100 * row['test_accuracy']:.1f}"
+        peak = "" if row["peak_mib"] is None else f"{row['peak_mib']:,.0f}"
+        cells.append((row["what"], row["images"], f"{row['gigabytes']:.1f}", f"{row['seconds']:,.0f}", accuracy, peak))
+    columns = ("what", "images", "GB", "seconds", "test %", "peak MiB so far")
+    terminal.table(Table(columns, cells, "probes on a feature store, by a process with at most 2 GB of data"))
     return rows

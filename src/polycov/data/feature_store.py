@@ -192,6 +192,13 @@ class FeatureStore:
                 f"got {tuple(x.shape)} and {list(indices)}."
             )
 
+    def repeat(self, index: int, original: int) -> None:
+        """Stores the shard that begins with an image as a second name of the one that begins with another."""
+        size = self._files.shard_size
+        if index % size or original % size or min(index, original) + size > len(self.names):
+            raise PolycovError(f"Expected the first images of whole shards, got {index} and {original}.")
+        self._files.repeat(index // size, original // size)
+
     def flush(self) -> None:
         """Stores the complete shards that are still in memory; incomplete ones stay there."""
         for shard, (array, written) in list(self._buffers.items()):

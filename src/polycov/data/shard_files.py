@@ -112,6 +112,17 @@ class ShardFiles:
             append_json_lines(self._index, [{"shard": shard, "crc32": checksum}])
             self._checksums[shard] = checksum
 
+    def repeat(self, shard: int, original: int) -> None:
+        """Stores a shard that has the same rows as another, as a second name of its file: it takes no disk.
+
+        Raises:
+            OSError: if the file system has no such names.
+        """
+        with self._lock():
+            os.link(self._path(original), self._path(shard))
+            append_json_lines(self._index, [{"shard": shard, "crc32": self._checksums[original]}])
+            self._checksums[shard] = self._checksums[original]
+
     def read(self, shard: int) -> Array | None:
         """Returns the rows of a shard, mapped from disk; None if it is not stored."""
         if shard not in self._mapped:

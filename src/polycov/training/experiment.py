@@ -67,9 +67,8 @@ class Experiment:
         accelerator: Accelerator,
         progress: Progress,
     ) -> None:
-        self.folder, self.data, self.cache = folder, data, cache
+        self.folder, self.data, self.cache, self.memory = folder, data, cache, Memory.of(config.runtime.memory, cache)
         self.accelerator, self.progress = accelerator, progress
-        self.memory = Memory.of(config.runtime.memory, cache)
         self.frozen = config.training.freeze or config.training.probe
         if not self.frozen and Engine(config.engine).shared:
             raise PolycovError(

@@ -175,14 +175,11 @@ def pool_splits(
     again: bool = True,
     memory: Memory = UNBOUNDED,
 ) -> tuple[dict[Split, Rows] | None, dict[Split, Rows], float]:
-    """Fits the pool, if it needs fitting and is not fitted yet, and pools all splits; arguments as in `fit_probe`.
+    """Fits the pool, if it needs fitting and is not fitted yet, and pools all splits.
 
     Args:
-        pool: pool of local features.
-        batches: local features.
-        labels: of each split.
+        pool, batches, labels, memory: as in `fit_probe`.
         again: whether the pool is fitted to training and validation together in the end.
-        memory: what may be used of it.
 
     Returns:
         features of the pool fitted to the training images, if it was fitted again; features of the pool as it is then;
@@ -196,9 +193,7 @@ def pool_splits(
     fit_the_pool = not pool.is_fitted
     again = again and fit_the_pool
     if fit_the_pool:
-        width = max((stage.in_features for stage in pool.modules() if isinstance(stage, FittedPost)), default=0)
-        side = min(width, sum(len(labels[split]) for split in ("train", "val")))
-        memory.require_matrix(side, f"Fitting {pool.spec!r}")
+        _require_memory(pool, len(labels["train"]) + len(labels["val"]), memory)
         pool.fit(Repeatable(lambda: _labelled(batches, labels, ["train"])))
 
     def pooled() -> dict[Split, Rows]:
@@ -212,6 +207,12 @@ def pool_splits(
         return None, features, seconds
     pool.fit(Repeatable(lambda: _labelled(batches, labels, ["train", "val"])))
     return features, pooled(), seconds
+
+
+def _require_memory(pool: Pool, images: int, memory: Memory) -> None:
+    """Refuses to fit stages to more than fits."""
+    width = max((stage.in_features for stage in pool.modules() if isinstance(stage, FittedPost)), default=0)
+    memory.require_matrix(min(width, images), f"Fitting {pool.spec!r}")
 
 
 def _labelled(

@@ -61,7 +61,7 @@ class Statistics:
         if self.mean is None or self.scatter is None:
             self.mean, self.scatter = mean, mean.new_zeros(len(mean), len(mean))
         for rows in parts:
-            centred = rows.double() - mean
+            centred = rows.to(torch.float64, copy=True).sub_(mean)
             self.scatter.addmm_(centred.mT, centred)  # in place: the matrix may be most of what fits into memory
         total = self.count + count  # scatter of a union: the sum of both, and that of the two means
         gap = mean - self.mean
