@@ -70,7 +70,7 @@ def test_fitted_projections_of_the_birds_are_no_larger_than_their_training_image
     found = cells(METHODS, list(DIMS), channels=128, samples=1103, width=320)
     free = [cell for cell in expected if not cell[0].endswith("-fit")]
     assert [cell for cell in found if not cell[0].endswith("-fit")] == free
-    for method in ("ipccp-fit", "mean-cov-fit"):
+    for method in ("ipccp-fit", "mean-cov-fit", "auto-fit"):
         assert [dim for name, dim in found if name == method] == [512, 1024, 1103]
 
 

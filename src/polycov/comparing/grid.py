@@ -34,6 +34,7 @@ METHODS = (
     "ipccp-fit",
     "mean-cov",
     "mean-cov-fit",
+    "auto-fit",
 )
 OWN_METHODS = {FEWER_CHANNELS: "isqrt-cov", AVERAGE_LAST: "average"}  # of a comparison, and what they pool with
 DIMS = (512, 1024, 2048, 4096, 8192)

@@ -24,7 +24,7 @@ from polycov.pooling.post.statistics import Statistics
 
 STRENGTHS = tuple(10.0 ** (i / 2) for i in range(-5, 3))  # α over the mean squared length of a feature
 WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # of one block, beside the others
-COMPONENTS = 512  # of each block, that weights are chosen with
+COMPONENTS = 1024  # of each block, that weights are chosen with
 LEAST_GAIN = 1e-6  # of the error, which is at most about 1, for a change of weights
 
 
