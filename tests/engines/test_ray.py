@@ -103,6 +103,8 @@ def test_tasks_run_on_the_nodes_and_an_actor_that_dies_is_replaced(tmp_path: Pat
         found = list(engine.run(Squares(tmp_path, deadly=5), range(9)))
         assert sorted(value for value, _ in found) == sorted([*range(9), *(number**2 for number in range(9))])
         assert len({pid for _, pid in found}) >= 2
+        again = list(engine.run(Squares(tmp_path), range(4)))
+        assert {pid for _, pid in again} & {pid for _, pid in found}  # actors stay for other work
         with pytest.raises(PolycovError, match="2 is wrong"):
             list(engine.run(Squares(tmp_path, wrong=2), range(4)))
     with Engine(EngineOptions(engine="ray", task_cpus=2.0)) as engine:

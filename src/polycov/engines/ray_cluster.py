@@ -45,6 +45,8 @@ class RayCluster:
 
     def __init__(self) -> None:
         self.ray = import_ray()
+        self.spare: list[Any] = []  # actors without work, which have done their imports
+        self._needs = (0.0, 0.0)  # of each of them
         self._connected = False
 
     def __enter__(self) -> Self:
@@ -65,14 +67,22 @@ class RayCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self._end_spare()
         if self._connected:
             self.ray.shutdown()
+
+    def _end_spare(self) -> None:
+        while self.spare:
+            self.ray.kill(self.spare.pop())
 
     def crew(self, work: Work[Any, Any], cpus: float, gpus: float | None) -> Crew:
         """Returns workers that know this work, each with so many CPUs and GPUs."""
         if gpus is None:
             gpus = 1.0 if work.uses_gpu and self.ray.cluster_resources().get("GPU", 0) >= 1 else 0.0
-        return _ActorCrew(self.ray, work, cpus, gpus)
+        if self._needs != (cpus, gpus):
+            self._end_spare()
+            self._needs = (cpus, gpus)
+        return _ActorCrew(self, work, cpus, gpus)
 
 
 class _Actor:
@@ -94,10 +104,11 @@ class _Actor:
 
 
 class _ActorCrew(Crew):
-    def __init__(self, ray: Any, work: Work[Any, Any], cpus: float, gpus: float) -> None:
-        self._ray, self._work = ray, [ray.put(work)]
+    def __init__(self, cluster: RayCluster, work: Work[Any, Any], cpus: float, gpus: float) -> None:
+        self._cluster, self._ray = cluster, cluster.ray
+        self._work = [self._ray.put(work)]
         self._cpus, self._gpus = cpus, gpus
-        self._class = ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=0)(_Actor)
+        self._class = self._ray.remote(num_cpus=cpus, num_gpus=gpus, max_restarts=0)(_Actor)
         self._alive: set[Any] = set()
         self._running: dict[Any, Any] = {}  # what was asked for, and of whom
 
@@ -110,7 +121,8 @@ class _ActorCrew(Crew):
             )
         if len(self._alive) >= room:
             return None
-        actor = self._class.remote(os.getcwd(), self._gpus)
+        spare = self._cluster.spare
+        actor = spare.pop() if spare else self._class.remote(os.getcwd(), self._gpus)
         self._alive.add(actor)
         self._running[actor.start.remote(self._work)] = actor
         return actor
@@ -131,8 +143,10 @@ class _ActorCrew(Crew):
         return [(self._running[done], self._outcome(done, self._running.pop(done))) for done in ready]
 
     def dismiss(self) -> None:
-        for actor in self._alive:
+        busy = set(self._running.values())
+        for actor in self._alive & busy:
             self._ray.kill(actor)
+        self._cluster.spare += self._alive - busy
         self._alive.clear()
 
     def _outcome(self, done: Any, actor: Any) -> Outcome | None:
