@@ -43,7 +43,7 @@ def test_every_part_and_the_whole_have_a_rate(tmp_path: Path, monkeypatch: pytes
 
 
 def test_given_images_are_linked_evenly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(PolycovError, match="Expected at least 96 images, got --images 3"):
+    with pytest.raises(PolycovError, match="Expected at least 128 images, got --images 3"):
         link_images(None, tmp_path, 3)
     monkeypatch.setattr("polycov.bench.photographs.LEAST", 1)
     source = tmp_path / "source"

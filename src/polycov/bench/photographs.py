@@ -8,8 +8,9 @@ from PIL import Image
 
 from polycov.data.walk import list_images
 from polycov.errors import PolycovError
+from polycov.models.backends.frozen import FEW
 
-LEAST = 96
+LEAST = FEW  # with fewer, the backbone would be left to plain torch
 
 
 def link_images(source: str | None, folder: Path, count: int) -> None:
