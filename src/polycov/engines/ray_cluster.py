@@ -53,7 +53,7 @@ class RayCluster:
         if not self.ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is reported to anybody
             address = os.environ.get("RAY_ADDRESS")
-            alone: dict[str, Any] = {} if address else {"include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+            alone: dict[str, Any] = {} if address else {"include_dashboard": False}
             try:
                 with _own_signals(), warnings.catch_warnings():
                     warnings.simplefilter("ignore")
