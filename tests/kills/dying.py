@@ -87,20 +87,25 @@ def run(request: Request) -> Answer:
 
 
 def _run_here(request: Request) -> None:
-    import torch
-
     code = 1
     try:
-        with open(f"{request.log}.out", "wb") as out:
-            os.dup2(out.fileno(), 1)
-            os.dup2(out.fileno(), 2)
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
-        torch.seed()  # nothing random is the same as in another process
-        random.seed()
-        die_around(request)
+        _prepare(request)
         code = _exit_code(request.arguments)
     finally:
         os._exit(code)
+
+
+def _prepare(request: Request) -> None:
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until the command has begun
+    with open(f"{request.log}.out", "wb") as out:
+        os.dup2(out.fileno(), 1)
+        os.dup2(out.fileno(), 2)
+    torch.seed()  # nothing random is the same as in another process
+    random.seed()
+    die_around(request)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 
 
 def die_around(request: Request) -> None:
