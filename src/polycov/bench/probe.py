@@ -10,7 +10,7 @@ from polycov.bench.measure import Tick, interleave, time_columns
 from polycov.bench.tables import Row
 from polycov.training.ridge import STRENGTHS, fit_ridge
 
-SIZES = ((5000, 8192, 200), (1000, 512, 50))  # images, dimensions, classes
+SIZES = ((1000, 512, 50), (2000, 8192, 100), (5000, 8192, 200))  # images, dimensions, classes
 VALIDATION = 5  # one image in five
 TEST = 1000
 NAIVE, OURS = "Cholesky for each strength, float64", "one factorisation"
