@@ -15,11 +15,14 @@ if TYPE_CHECKING:
     from polycov.comparing.options import CompareOptions
     from polycov.explaining.explain import explain
     from polycov.explaining.explanation import Explanation
+    from polycov.inference.duplicates import find_duplicates
     from polycov.inference.embed import embed
     from polycov.inference.embedder import EmbedOptions
     from polycov.inference.embeddings import Embeddings
     from polycov.inference.evaluate import EvaluateOptions, Evaluation, evaluate
+    from polycov.inference.found import Duplicates, SearchResult
     from polycov.inference.predict import Prediction, predict
+    from polycov.inference.search import search
     from polycov.models.attach import attach
     from polycov.models.export import export
     from polycov.models.model import Model, create_model
@@ -41,6 +44,7 @@ _MODULES = {
     "Comparison": "comparing.comparison",
     "Config": "training.config",
     "CrossPool": "pooling.cross_pool",
+    "Duplicates": "inference.found",
     "EmbedOptions": "inference.embedder",
     "Embeddings": "inference.embeddings",
     "EvaluateOptions": "inference.evaluate",
@@ -52,6 +56,7 @@ _MODULES = {
     "Pool": "pooling.pool",
     "Prediction": "inference.predict",
     "Progress": "progress",
+    "SearchResult": "inference.found",
     "SecondOrderPool": "pooling.pool",
     "SideBySidePool": "pooling.side_by_side",
     "TrainResult": "training.train",
@@ -64,6 +69,7 @@ _MODULES = {
     "evaluate": "inference.evaluate",
     "explain": "explaining.explain",
     "export": "models.export",
+    "find_duplicates": "inference.duplicates",
     "get_method": "pooling.methods",
     "list_methods": "pooling.methods",
     "list_stages": "pooling.registry",
@@ -71,6 +77,7 @@ _MODULES = {
     "parse_spec": "pooling.spec",
     "predict": "inference.predict",
     "register": "pooling.registry",
+    "search": "inference.search",
     "train": "training.train",
 }
 
@@ -95,6 +102,7 @@ __all__ = [
     "Comparison",
     "Config",
     "CrossPool",
+    "Duplicates",
     "EmbedOptions",
     "Embeddings",
     "EvaluateOptions",
@@ -110,6 +118,7 @@ __all__ = [
     "Pool",
     "Prediction",
     "Progress",
+    "SearchResult",
     "SecondOrderPool",
     "SideBySidePool",
     "SpecError",
@@ -123,6 +132,7 @@ __all__ = [
     "evaluate",
     "explain",
     "export",
+    "find_duplicates",
     "functional",
     "get_method",
     "list_methods",
@@ -131,6 +141,7 @@ __all__ = [
     "parse_spec",
     "predict",
     "register",
+    "search",
     "train",
 ]
 

@@ -68,8 +68,8 @@ def _watched_embedding(folder: Path, kill_at: int | None = None) -> list[Moment]
 
 
 def _embed_and_report(folder: Path, sender: "Connection[Moment, Any]") -> None:
-    options = {"dim": 256, "batch_size": 64, **SMALL}
-    embed("ipccp-ts", folder / "images", folder / "features", progress=_Reporting(sender), **options)
+    out = folder / "features"
+    embed("average", folder / "images", out, batch_size=64, progress=_Reporting(sender), **SMALL)
 
 
 def write_images(folder: Path, count: int, layout: Layout = "folders") -> None:

@@ -12,7 +12,10 @@ def load(terminal: Terminal, share: float, images: int, layouts: Sequence[str]) 
     """Measures the machinery under load, and shows the table."""
     from polycov.bench.load import load  # needs the extra train
 
-    rows = list(load(share, images, layouts))  # type: ignore[arg-type]
+    rows = []
+    for row in load(share, images, layouts):  # type: ignore[arg-type]
+        terminal.write(", ".join(f"{key} {value}" for key, value in row.items()))  # it may be a long time to the end
+        rows.append(row)
     cells = [
         [cell if isinstance(cell, str) or cell is None else f"{cell:,.0f}" for cell in row.values()] for row in rows
     ]

@@ -234,6 +234,21 @@ class EmbeddingFolder:
     def _skipped_in(path: Path) -> list["Skipped"]:
         return [structure(Skipped, row, repr(str(path))) for row in read_json_lines(path)]
 
+    def shard_paths(self) -> list[Path]:
+        """Returns the files of all shards in order.
+
+        Raises:
+            PolycovError: if some are missing.
+        """
+        manifest = self._read_manifest()
+        paths = [self._shard(i, manifest.format) for i in range(-(-manifest.images // manifest.shard_size))]
+        done = sum(path.is_file() for path in paths)
+        if done < len(paths):
+            raise PolycovError(
+                f"The embedding {str(self.path)!r} has {done} of {len(paths)} shards: run the same embed command again."
+            )
+        return paths
+
     def shards(self) -> Iterator[Shard]:
         """Yields the shards in order, one at a time in memory."""
         for path in sorted(self.path.glob("part-*")):
