@@ -38,6 +38,8 @@ def test_names_that_are_not_utf8_survive_every_command(odd: Path, tmp_path: Path
     for kind in ("npz", "parquet"):
         succeed("embed", "average", odd / "test", "-o", tmp_path / kind, "--format", kind, *SMALL)
         succeed("embed", "average", odd / "test", "-o", tmp_path / kind, "--format", kind, *SMALL)
+        succeed("search", tmp_path / kind, odd / "test" / ODD, "-o", tmp_path / f"{kind}.html")
+        assert "cannot be read" not in (tmp_path / f"{kind}.html").read_text(encoding="utf-8")
     names = [name for shard in EmbeddingFolder(tmp_path / "npz").shards() for name in shard.names]
     assert str(odd / "test" / ODD / f"{ODD}-004.jpg") in names
 

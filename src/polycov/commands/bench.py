@@ -1,6 +1,6 @@
 """``polycov bench``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ from polycov.bench.tables import GROWTH, PAPER, PLAIN, ROOTS, ROUTE_GRID, Row, S
 from polycov.commands import numerics, scale
 from polycov.commands.parsing import parse
 from polycov.commands.pipeline import Backend, run_backends, run_pipeline
+from polycov.commands.scale import ScaleOptions
 from polycov.commands.terminal import Terminal
 from polycov.errors import PolycovError
 from polycov.explaining.faithfulness_options import FaithfulnessOptions
@@ -23,7 +24,7 @@ from polycov.system.environment import hardware
 from polycov.system.tables import Cell, Table
 
 Times = Literal["methods", "dims", "growth", "routes", "step", "ideas", "roots", "explain", "pipeline", "backends"]
-What = Times | Literal["faithfulness", "fuzz", "gradients", "load", "probe", "memory"]
+What = Times | Literal["faithfulness", "fuzz", "gradients", "load", "probe", "memory", "search", "duplicates"]
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,10 @@ class Bench:
     (needs timm). ideas: alternatives that were tried. roots: matrix functions beside the exact root, on real features
     (needs timm). explain: explanations beside a forward pass. faithfulness: what hiding the regions of maps does to the
     score (needs --run). fuzz: random cases against a reference in float64. gradients: their errors by condition number,
-    beside formulas from elsewhere. load: 100,000 images, killed half-way; 500,000 names; 5,000 classes (needs timm).
-    pipeline: images per second of each part from files to features; backends: ways to run a backbone (need timm).
-    probe: the closed-form probe. memory: probes on 21 GB in 2 GB, in the cache folder (needs timm)."""
+    beside formulas from elsewhere. load: very many images, names, classes (needs timm). pipeline: images per second of
+    each part from files to features; backends: ways to run a backbone (need timm). probe: the closed-form probe.
+    memory: probes on 21 GB in 2 GB, in the cache folder (needs timm). search: recall and time of an index (needs
+    faiss). duplicates: the cosines of copies of images (needs timm)."""
     batch: int = 10
     """Samples per batch."""
     side: int = 28
@@ -66,7 +68,7 @@ class Bench:
     functions: tuple[str, ...] = ROOTS
     """With roots: functions as they appear in a spec; times are relative to the first."""
     data: str = "typefaces"
-    """With roots: images, as for train. With pipeline and backends: a folder; default generated images."""
+    """With roots and duplicates: images, as for train. With pipeline and backends: a folder; default generated images."""
     backend: Backend = "auto"
     """With pipeline: what runs the backbone."""
     seeds: int = 3
@@ -85,12 +87,7 @@ class Bench:
     """With fuzz: number of cases."""
     first: int = 0
     """With fuzz: number of the first case; each number is always the same case."""
-    load: float = 1.0
-    """With load: share of the names and classes; 0 to embed images only. With memory: share of the 21 GB."""
-    load_images: int = 100_000
-    """With load: number of images to embed."""
-    layout: tuple[Literal["folders", "tar"], ...] = ("folders",)
-    """With load: image files in folders, or tar shards."""
+    scale: ScaleOptions = field(default_factory=ScaleOptions)
     out: Path = Path("benchmarks/results")
     """Folder for the CSV files and figures."""
 
@@ -291,9 +288,11 @@ RUNS = {
     "faithfulness": _faithfulness,
     "fuzz": lambda options, shape, terminal: numerics.fuzz(terminal, options.first, options.cases),
     "gradients": lambda options, shape, terminal: numerics.gradients(terminal),
-    "load": lambda options, shape, terminal: scale.load(terminal, options.load, options.load_images, options.layout),
+    "load": lambda options, shape, terminal: scale.load(terminal, options.scale),
     "probe": lambda options, shape, terminal: scale.probe(terminal, max(options.rounds // 5, 1)),
-    "memory": lambda options, shape, terminal: scale.memory(terminal, options.load),
+    "memory": lambda options, shape, terminal: scale.memory(terminal, options.scale.load),
+    "search": lambda options, shape, terminal: scale.search(terminal, options.scale),
+    "duplicates": lambda options, shape, terminal: scale.duplicates(terminal, options.scale, options.data),
     "pipeline": lambda o, shape, terminal: run_pipeline(terminal, o.data, o.images, o.backend, o.rounds),
     "backends": lambda o, shape, terminal: run_backends(terminal, o.data, o.compile, o.rounds),
 }

@@ -1,6 +1,7 @@
 """The parts of ``polycov bench`` about very many images."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 from polycov.bench.tables import Row
 from polycov.commands.terminal import Terminal
@@ -8,12 +9,28 @@ from polycov.system.files import cache_folder
 from polycov.system.tables import Table
 
 
-def load(terminal: Terminal, share: float, images: int, layouts: Sequence[str]) -> list[Row]:
+@dataclass(frozen=True)
+class ScaleOptions:
+    """How many images."""
+
+    load: float = 1.0
+    """With load: share of the names and classes; 0 to embed images only. With memory: share of the 21 GB."""
+    load_images: int = 100_000
+    """With load: number of images to embed."""
+    layout: tuple[Literal["folders", "tar"], ...] = ("folders",)
+    """With load: image files in folders, or tar shards."""
+    search_images: int = 200_000
+    """With search: number of generated features."""
+    copied_images: int = 300
+    """With duplicates: number of images of --data that are copied."""
+
+
+def load(terminal: Terminal, options: ScaleOptions) -> list[Row]:
     """Measures the machinery under load, and shows the table."""
     from polycov.bench.load import load  # needs the extra train
 
     rows = []
-    for row in load(share, images, layouts):  # type: ignore[arg-type]
+    for row in load(options.load, options.load_images, options.layout):
         terminal.write(", ".join(f"{key} {value}" for key, value in row.items()))  # it may be a long time to the end
         rows.append(row)
     cells = [
@@ -63,4 +80,27 @@ def memory(terminal: Terminal, share: float) -> list[Row]:
         cells.append((row["what"], row["images"], f"{row['gigabytes']:.1f}", f"{row['seconds']:,.0f}", accuracy, peak))
     columns = ("what", "images", "GB", "seconds", "test %", "peak MiB so far")
     terminal.table(Table(columns, cells, "probes on a feature store, by a process with at most 2 GB of data"))
+    return rows
+
+
+def search(terminal: Terminal, options: ScaleOptions) -> list[Row]:
+    """Measures the index of a search against exact search, and shows the table."""
+    from polycov.bench.search import search_times  # needs the extra search
+
+    rows = list(search_times(options.search_images, terminal.progress))
+    cells = [
+        ["" if cell is None else f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()]
+        for row in rows
+    ]
+    terminal.table(Table([name.replace("_", " ") for name in rows[0]], cells, "search among generated features"))
+    return rows
+
+
+def duplicates(terminal: Terminal, options: ScaleOptions, data: str) -> list[Row]:
+    """Measures which cosines copies of images have, and shows the table."""
+    from polycov.bench.duplicates import duplicate_thresholds  # needs the extra train
+
+    rows = list(duplicate_thresholds(data, options.copied_images, terminal.progress))
+    cells = [[f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
+    terminal.table(Table(list(rows[0]), cells, f"copies of {options.copied_images} images of {data}"), sections=True)
     return rows

@@ -95,7 +95,9 @@ class Duplicates:
 
     def __str__(self) -> str:
         more = sum(len(group) - 1 for group in self.groups)
-        return f"{len(self.groups)} groups, {more} images too many, cosine of at least {self.threshold:g}"
+        groups = "1 group" if len(self.groups) == 1 else f"{len(self.groups)} groups"
+        images = "1 image" if more == 1 else f"{more} images"
+        return f"{groups}, {images} too many, cosine of at least {self.threshold:g}"
 
     def table(self) -> Table:
         """Returns a row for each image that has a duplicate."""

@@ -98,7 +98,7 @@ class Gallery:
         if self.manifest.working_folder is None or is_url(file):
             return item
         full = os.path.join(self.manifest.working_folder, file)
-        return full if isinstance(item, str) else (full, *item[1:])  # type: ignore[return-value]
+        return full if isinstance(item, str) else (full, *item[1:])
 
     def fingerprint(self) -> str:
         """Returns a digest of what the features depend on, and of the size and time of every shard."""

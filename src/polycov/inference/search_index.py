@@ -18,6 +18,7 @@ from polycov.system.locks import wait_for_lock
 from polycov.system.structure import Structured, structure
 
 FORMAT = 1
+LEAST = 1000  # images
 BYTES = 64  # of a stored feature, at most
 DIMENSIONS = 4  # kept for each byte
 PER_LIST = 64  # features to fit a centre to
@@ -80,6 +81,10 @@ class SearchIndex:
         numbers = self._index.search(queries.contiguous().numpy(), count)[1]
         return [[number for number in row if number >= 0] for row in numbers.tolist()]
 
+    def size(self) -> int:
+        """Returns the bytes of the index file."""
+        return self._file.stat().st_size
+
     def _problem(self) -> str:
         """Why the index has to be made; empty if it does not."""
         if not is_there(self._note):
@@ -107,12 +112,14 @@ class SearchIndex:
         """An empty index, fitted to a sample of the features."""
         images, width = len(self._gallery), self._gallery.manifest.dimensions
         wanted = max(round(4 * math.sqrt(images)), 1)
-        sample = self._gallery.sample(min(PER_LIST * wanted, SAMPLE // width))
+        sample = self._gallery.sample(max(min(PER_LIST * wanted, SAMPLE // width), LEAST))
+        if len(sample) < LEAST:
+            raise PolycovError(f"An index needs at least {LEAST} images, got {len(sample)}: use --index exact.")
         lists = max(min(wanted, len(sample) // PER_LIST), 1)
-        parts = max(min(BYTES, width // DIMENSIONS, len(sample) // DIMENSIONS), 1)
-        bits = 8 if len(sample) >= 39 * 2**8 else 4  # 39: of faiss, below which it warns
+        parts = max(min(BYTES, width // DIMENSIONS), 1)
         kept = min(parts * DIMENSIONS, width)
-        index = self._faiss.index_factory(width, f"PCAR{kept},IVF{lists},PQ{parts}x{bits}")
+        # np: without polysemous training, which takes most of the time and is of no use here
+        index = self._faiss.index_factory(width, f"PCAR{kept},IVF{lists},PQ{parts}x8np")
         inverted = self._faiss.downcast_index(self._faiss.extract_index_ivf(index))
         for clustering in (inverted.cp, inverted.pq.cp):
             clustering.min_points_per_centroid = 1  # no warning on standard error

@@ -72,7 +72,8 @@ def write_search_page(path: str | Path, title: str, lead: str, sections: Sequenc
 
 def _cut(sections: Sequence[Section]) -> tuple[list[Section], int]:
     """The sections that fit on a page, and how many are left."""
-    shown, count = [], 0
+    shown: list[Section] = []
+    count = 0
     for section in sections:
         count += len(section.pictures)
         if count > MOST and shown:
