@@ -9,7 +9,8 @@ import polycov
 from archives import jpeg, parquet_bytes, tar_bytes, write
 from polycov.errors import PolycovError
 from polycov.inference import search as module
-from polycov.inference.embed import embed, make_embedder
+from polycov.inference.embed import embed
+from polycov.inference.embedder import make_embedder
 from polycov.inference.search import search
 
 SMALL: dict[str, Any] = {"size": 64, "stage": 2, "backbone": "test_resnet", "weights": "none", "workers": 0}

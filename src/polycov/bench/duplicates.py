@@ -17,7 +17,8 @@ from polycov.inference.embed import embed
 from polycov.inference.similarity import unit_rows
 from polycov.progress import SILENT, Progress
 
-METHODS: tuple[tuple[str, int | None], ...] = (("average", None), ("isqrt-cov", None), ("ipccp-ts", 512))
+METHODS = ("average", "isqrt-cov", "ipccp-ts 512")
+SPEC = "[average, covariance | sqrt(5) | triu, covariance | sqrt(5) | tensor_sketch(512)]"  # in one pass
 THRESHOLDS = (0.9, 0.93, 0.95, 0.96, 0.97, 0.98, 0.985, 0.99, 0.995, 0.999)
 COPIES = ("recompressed", "half size", "cropped")
 
@@ -43,10 +44,16 @@ def duplicate_thresholds(data: str, images: int, progress: Progress = SILENT) ->
         root = Path(folder)
         for number, index in enumerate(order):
             write_copies(root / "images", number, samples.image(index))
-        for method, dim in METHODS:
-            embeddings = embed(method, root / "images", root / method, dim=dim, progress=progress)
-            names, features = embeddings.load()
-            yield from thresholds(method, [Path(name).stem for name in names], torch.from_numpy(features))
+        names, features = embed(SPEC, root / "images", root / "features", progress=progress).load()
+        for method, part in zip(METHODS, _parts(torch.from_numpy(features)), strict=True):
+            yield from thresholds(method, [Path(name).stem for name in names], part)
+
+
+def _parts(features: Tensor) -> Sequence[Tensor]:
+    """The features of each method: C numbers, C(C + 1)/2 numbers, and 512."""
+    triangle_and_mean = features.shape[1] - 512
+    channels = round((8 * triangle_and_mean + 9) ** 0.5 - 3) // 2  # C + C(C + 1)/2 of them
+    return features.split([channels, triangle_and_mean - channels, 512], 1)
 
 
 def write_copies(folder: Path, number: int, image: Image.Image) -> None:

@@ -13,7 +13,7 @@ from polycov.data.anywhere import Anywhere, Item, item_name, iterate_items
 from polycov.data.images import Samples
 from polycov.data.loading import load_batches
 from polycov.errors import PolycovError
-from polycov.inference.embed import Embedder, EmbedOptions, make_embedder
+from polycov.inference.embedder import Embedder, EmbedOptions, make_embedder
 from polycov.inference.embeddings import Embeddings
 from polycov.inference.found import Found, Hit, SearchResult
 from polycov.inference.gallery import Gallery
