@@ -68,7 +68,7 @@ class Bench:
     functions: tuple[str, ...] = ROOTS
     """With roots: functions as they appear in a spec; times are relative to the first."""
     data: str = "typefaces"
-    """With roots and duplicates: images, as for train. With pipeline and backends: a folder; default generated images."""
+    """With roots and duplicates: images, as for train. With pipeline and backends: a folder; default generated ones."""
     backend: Backend = "auto"
     """With pipeline: what runs the backbone."""
     seeds: int = 3
