@@ -69,9 +69,11 @@ def _released_without_trace(lock: BaseFileLock, path: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # Windows cannot remove a locked file
-            path.unlink()  # safe: filelock checks that the file it locked has not been removed
-        lock.release()
+        try:
+            with suppress(OSError):  # Windows cannot remove a locked file
+                path.unlink()  # safe: filelock checks that the file it locked has not been removed
+        finally:
+            lock.release()
 
 
 def hold_in_use(path: Path) -> int:
