@@ -17,6 +17,7 @@ copyright = author
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "reference_directives"]
 exclude_patterns = ["_build", "reference_directives.py"]
 myst_enable_extensions = ["deflist"]
+highlight_language = "none"  # of blocks that do not name one
 smartquotes = False  # two hyphens are an option
 myst_heading_anchors = 4
 myst_links_external_new_tab = True
