@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import polycov
+from once import once
 
 ROOT = Path(__file__).parent.parent
 pytestmark = pytest.mark.slow
@@ -30,10 +31,13 @@ def run(*words: object, folder: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("built")
-    done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, folder=folder)
-    assert done.returncode == 0, done.stderr
-    return folder
+    pytest.importorskip("build.__main__")
+
+    def make(folder: Path) -> None:
+        done = run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT, folder=folder)
+        assert done.returncode == 0, done.stderr
+
+    return once(tmp_path_factory, "built", make)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +139,7 @@ def write_images(folder: Path, colour: str) -> None:
 
 def test_types_are_seen_from_outside(installed: Path) -> None:
     """With `py.typed` mypy knows what public functions take and return; other packages are skipped, for their size."""
+    pytest.importorskip("mypy")
     (installed / "mypy.ini").write_text("[mypy]\nfollow_imports = skip\n[mypy-polycov.*]\nfollow_imports = normal\n")
     (installed / "use.py").write_text(
         "import polycov\nreveal_type(polycov.list_methods())\nreveal_type(polycov.__version__)\npolycov.parse_spec(3)\n"
