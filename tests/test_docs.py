@@ -1,5 +1,6 @@
 """The documentation says what the code does: snippets run, and tables name what is registered."""
 
+import csv
 import re
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,19 @@ def test_the_claim_of_the_readme_is_that_of_the_registry_and_of_the_literature()
 def test_the_reference_lists_every_stage_and_each_has_a_summary(stage: Stage) -> None:
     assert re.search(rf"`{stage.name}\b", SPECS + METHODS)
     assert len(stage.summary) > 3
+
+
+def test_the_results_are_those_of_the_tables() -> None:
+    """The kernel errors and accuracies of docs/results.md stand in the CSV files that it names."""
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    with (ROOT / "benchmarks" / "results" / "compare-birds-cpu-torch2.13.0.csv").open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    for method in ("ipccp-ts", "ipccp-rm", "ipccp-cs"):
+        errors = [f"{100 * float(row['kernel_error']):.1f} %" for row in rows if row["method"] == method]
+        assert f"| `{method}` | {' | '.join(errors)} |" in page
+    for method, kind in (("ipccp-ts", "random"), ("ipccp-cs", "random")):
+        accuracies = [f"{100 * float(row['test_accuracy']):.1f}" for row in rows if row["method"] == method]
+        assert f"| `{method}`, {kind} | {' | '.join(accuracies)} |" in page
 
 
 def test_main_names_are_importable_and_sorted() -> None:
