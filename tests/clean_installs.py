@@ -45,7 +45,8 @@ COMMANDS: dict[str, list[str]] = {
         "polycov evaluate run",
         "polycov predict run images/test/red/0.png",
         "polycov explain run images/test/red/0.png -o page.html --neighbours 0",
-        "polycov embed run images -o features --cache cache",
+        "polycov embed run images -o features --format npz",
+        "polycov search features images/test/red/0.png",
         "polycov compare images --methods average isqrt-cov --seeds 1 --no-explain --cache cache -o comparison "
         + SMALL,
         "polycov train typefaces --recipe cub-resnet50 --help",
