@@ -87,6 +87,16 @@ def test_every_public_name_stage_and_method_has_its_place(site: Path) -> None:
     )
 
 
+def test_no_page_takes_the_place_of_one_that_sphinx_writes(site: Path) -> None:
+    """A page called search.md would be replaced by the page that searches, without a warning."""
+    pages = [path.relative_to(ROOT / "docs").with_suffix("") for path in (ROOT / "docs").rglob("*.md")]
+    assert len(pages) > 30
+    for page in pages:
+        assert str(page) not in ("search", "genindex", "py-modindex")
+        first = text_of(site / f"{page}.html").strip().partition("\n")[0]
+        assert first, page
+
+
 def test_pages_need_nothing_from_elsewhere(site: Path) -> None:
     pages = list(site.rglob("*.html"))
     assert len(pages) > 30
