@@ -70,6 +70,17 @@ def test_a_task_that_kills_every_worker_ends_the_work(tmp_path: Path) -> None:
         list(engine.run(Squares(tmp_path, deadly=1, always=True), range(3)))
 
 
+@pytest.mark.slow
+def test_what_helpers_still_answer_to_earlier_work_is_no_answer_to_the_next(tmp_path: Path) -> None:
+    with Engine(EngineOptions(jobs=2)) as engine:
+        for _ in range(3):
+            pieces = engine.run(Squares(tmp_path), range(100, 10**9))
+            next(pieces)
+            pieces.close()  # type: ignore[attr-defined]  # both helpers have a task, or are starting
+            found = engine.run(Squares(tmp_path), range(5))
+            assert sorted(value for value, _ in found) == expected(range(5))
+
+
 OWNER = """
 import sys, time
 from pathlib import Path

@@ -23,7 +23,10 @@ class Helper:
 
     Args:
         environment: its environment variables.
-        answers: receives this helper with the outcome of each task; with None when the process has ended.
+        answers: receives this helper with the outcome of each message; with None when the process has ended.
+
+    Attributes:
+        unanswered: messages whose answers nobody has taken yet.
     """
 
     def __init__(self, environment: dict[str, str], answers: "queue.Queue[tuple[Helper, Outcome | None]]") -> None:
@@ -31,12 +34,13 @@ class Helper:
         self.process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )  # in a session of its own: Ctrl-C is for this process alone
-        self._answers = answers
+        self._answers, self.unanswered = answers, 0
         threading.Thread(target=self._listen, daemon=True).start()
 
     def send(self, message: Any) -> None:
         """Sends work or a task. If the process is dead, its end has been or will be among the answers."""
         pipe = self.process.stdin
+        self.unanswered += 1
         if pipe is not None:
             with suppress(BrokenPipeError):
                 pickle.dump(message, pipe)
@@ -95,13 +99,14 @@ class _HelperCrew(Crew):
         self._helpers, self._work = helpers, work
         self._free = list(range(helpers.count))
         self._numbers: dict[Helper, int] = {}
+        self._stale: dict[Helper, int] = {}  # answers to come that are to earlier work, which nobody waits for
 
     def hire(self) -> Helper | None:
         if not self._free:
             return None
         number = self._free.pop(0)
         helper = self._helpers.get(number)
-        self._numbers[helper] = number
+        self._numbers[helper], self._stale[helper] = number, helper.unanswered
         helper.send(self._work)
         return helper
 
@@ -109,13 +114,21 @@ class _HelperCrew(Crew):
         worker.send((task,))
 
     def wait(self) -> list[tuple[Helper, Outcome | None]]:
-        with suppress(queue.Empty):
+        try:
             helper, outcome = self._helpers.answers.get(timeout=0.5)  # a wait without end ignores Ctrl-C on Windows
-            if outcome is None:
-                self._helpers.forget(helper)
-                self._free.append(self._numbers.pop(helper))
-            return [(helper, outcome)]
-        return []
+        except queue.Empty:
+            return []
+        helper.unanswered -= 1
+        if outcome is None:
+            self._helpers.forget(helper)
+        if helper not in self._numbers:
+            return []
+        if outcome is None:
+            self._free.append(self._numbers.pop(helper))
+        elif self._stale[helper]:
+            self._stale[helper] -= 1
+            return []
+        return [(helper, outcome)]
 
     def dismiss(self) -> None:
         """They stay for other work, until their owner ends them."""
