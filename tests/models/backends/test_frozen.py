@@ -177,3 +177,26 @@ def test_engines_use_as_many_threads_as_torch(monkeypatch: pytest.MonkeyPatch) -
     for backend in ("onnxruntime", "openvino"):
         engines.Engine(backend, nn.Identity(), torch.zeros(1, 3, 8, 8))
     assert seen == [torch.get_num_threads()] * 2
+
+
+SIGNAL_AFTER_TWO = """
+import faulthandler, gc, signal, subprocess
+faulthandler.enable()
+import torch
+from polycov.models.backends.engines import Engine
+network = torch.nn.Conv2d(3, 4, 3).eval()
+first, second = (Engine("openvino", network, torch.zeros(1, 3, 8, 8)) for _ in range(2))
+del first
+gc.collect()
+del second
+gc.collect()
+signal.signal(signal.SIGCHLD, lambda *_: print("a signal"))
+subprocess.run(["true"], check=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_process_survives_signals_after_two_engines_have_gone() -> None:
+    pytest.importorskip("openvino")
+    done = subprocess.run([sys.executable, "-c", SIGNAL_AFTER_TWO], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "a signal\n"), done.stderr

@@ -4,6 +4,7 @@ import importlib
 import sys
 import warnings
 from collections.abc import Callable
+from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
 from types import ModuleType
@@ -92,15 +93,24 @@ def import_openvino() -> ModuleType:
             del sys.modules[name]
 
 
+@cache
+def _openvino_core() -> Any:
+    """The one of this process, which stays.
+
+    Each sets a stack for the handlers of signals and frees it when it goes; of two whose lives overlap, the second
+    leaves the freed stack of the first behind, and the next signal, such as that of a child that ends, is fatal.
+    """
+    return import_openvino().Core()
+
+
 def _openvino(model: bytes, threads: int, precision: str) -> Callable[[Array], list[Array]]:
-    openvino = import_openvino()
     options = {
         "INFERENCE_PRECISION_HINT": precision,  # bfloat16 is its choice where the CPU has it
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,  # several processes would be given the same cores
     }
-    core = openvino.Core()
+    core = _openvino_core()
     compiled = core.compile_model(core.read_model(model), "CPU", options)
     count = len(compiled.outputs)
 
