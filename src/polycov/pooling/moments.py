@@ -59,14 +59,50 @@ def shift(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
     return hide(tokens - first.detach(), weights)
 
 
+class _CentredRows(SampleFunction):
+    """(x − mean) · factor of tokens, whose hidden ones are zeros, and the factor (B, 1, 1), a constant to autograd.
+
+    The map is its own adjoint, so the gradient is centred and scaled in the same way: in place, because this is bound
+    by memory. Autograd would take a pass over all tokens for each operation.
+    """
+
+    @staticmethod
+    def forward(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        shifted = shift(tokens, mask)
+        factor = _factor(shifted)
+        return _centre(shifted, mask).mul_(factor), factor
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(inputs[1], output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, _: None) -> tuple[Tensor, None]:
+        mask, factor = ctx.saved_tensors
+        return _centre(hide(grad, mask) * factor, mask), None
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor, _: None) -> tuple[Tensor, None]:
+        return _CentredRows.backward(ctx, direction, None)
+
+
+def _centre(rows: Tensor, mask: Tensor | None) -> Tensor:
+    """Rows minus their mean, in place; hidden ones are zeros, and remain so."""
+    return hide(rows.sub_(rows.sum(1, keepdim=True) / count_tokens(rows, mask)[:, None, None]), mask)
+
+
 def scaled_covariance(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """Returns the rows of `covariance` divided by a scale (B,) that keeps them close to 1, and the scale."""
-    shifted = shift(tokens, weights)
-    factor, count = _factor(shifted, weights), count_tokens(tokens, weights)
-    mean = weigh(shifted, weights).sum(1, keepdim=True) / count[:, None, None]
-    # In place, because this step is bound by memory; but the derivative with respect to weights needs the rows.
-    rows = (shifted - mean) * factor if is_soft(weights) else shifted.sub_(mean).mul_(factor)
-    return hide(rows, weights), 1 / (factor.flatten() * count.sqrt())
+    count = count_tokens(tokens, weights)
+    if is_soft(weights):  # the rows have a derivative with respect to them
+        shifted = shift(tokens, weights)
+        factor = _factor(shifted, weights)
+        mean = weigh(shifted, weights).sum(1, keepdim=True) / count[:, None, None]
+        rows = hide((shifted - mean) * factor, weights)
+    else:
+        rows, factor = call(_CentredRows, tokens, weights)
+    return rows, 1 / (factor.flatten() * count.sqrt())
 
 
 def scaled_gaussian(tokens: Tensor, weights: Tensor | None = None, constant: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -168,7 +204,8 @@ class _SecondMoment(SampleFunction):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Tensor:
         (rows,) = ctx.saved_tensors
-        return rows @ (grad + grad.mT)
+        both = grad + grad.mT
+        return rows @ both if rows.is_contiguous() else (both @ rows.mT).mT  # in the layout of the rows: no copy later
 
     @staticmethod
     def tangent(ctx: Any, direction: Tensor) -> Tensor:

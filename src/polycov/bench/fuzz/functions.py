@@ -139,7 +139,8 @@ def apply(name: str, arguments: dict[str, Any], module: Any, moment: Spectrum, s
     elif name == "sparse_inverse":
         result, size = _sparse_inverse(arguments, matrix), 0.0
     else:
-        result, size = _log_cholesky(arguments["floor"], matrix, trace), abs(math.log(trace))
+        result = _log_cholesky(arguments["floor"], matrix, trace)
+        size = abs(math.log(trace)) + math.sqrt(trace)  # of the factor; zeros of the matrix are zeros but for rounding
     return result, size + float(np.linalg.norm(result))
 
 
