@@ -1,3 +1,4 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import torch
 
 from fake_images import make_image
 from polycov.data.images import Files, Samples
-from polycov.data.loading import epoch_order, load_batches, seed_from
+from polycov.data.loading import epoch_order, load_batches, load_items, seed_from
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 
@@ -82,3 +83,28 @@ def test_drafts_are_close_to_whole_images(tmp_path: Path) -> None:
     ((draft, _, _),) = load_batches(samples, Preprocessing(32, 32, draft=True), [[0]], pixels=True)
     difference = (whole.float() - draft.float()).abs()
     assert 0 < float(difference.mean()) < 4
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_items_are_read_as_they_come_and_unreadable_ones_are_reported_with_their_batch(
+    samples: Samples, workers: int
+) -> None:
+    taken: list[list[str]] = []
+    skipped: list[tuple[int, int, str]] = []
+
+    def batches() -> Iterator[list[str]]:
+        for numbers in [[2, 0], [1, 4, 3], [4], [3]] + [[0]] * 20:
+            taken.append([f"{i}.png" for i in numbers])
+            yield taken[-1]
+
+    preprocessing, done = Preprocessing(16, 16), 0
+    loading = load_items(
+        samples.source, preprocessing, batches(), workers, lambda i, why: skipped.append((done, i, why))
+    )
+    for images, positions in loading:
+        expected = [preprocessing.pixels(samples.image(int(taken[done][i][0]))) for i in positions.tolist()]
+        assert torch.equal(images, torch.stack(expected) if expected else images[:0])
+        assert len(taken) <= done + 1 + 2 * workers  # the rest has not been listed yet
+        done += 1
+    reason = "Cannot read the image '4.png': it is not an image."
+    assert (done, skipped) == (24, [(1, 1, reason), (2, 0, reason)])

@@ -65,6 +65,23 @@ class Files:
         return str(self.root.resolve())
 
 
+def read_item(source: Source, item: Any, *, check: bool = False, least: int | None = None) -> Image.Image:
+    """Returns an image of a source as `read_image` does; with ``check`` at a small size, to see whether it can be read.
+
+    Raises:
+        UnreadableImageError: if it cannot be read; the message names it.
+        ConnectionError: if it is elsewhere and cannot be reached.
+    """
+    name = source.name(item)
+    try:
+        content = source.open(item)
+    except ConnectionError:
+        raise
+    except OSError as error:
+        raise UnreadableImageError(name, str(error.strerror or error)) from error
+    return read_image(content, name, check=check, least=least)
+
+
 @dataclass(frozen=True)
 class Samples:
     """The images of one split, by index.
@@ -87,20 +104,8 @@ class Samples:
         return self.source.name(self.items[index])
 
     def image(self, index: int, *, check: bool = False, least: int | None = None) -> Image.Image:
-        """Returns an image as `read_image` does; with ``check`` at a small size, to see whether it can be read.
-
-        Raises:
-            UnreadableImageError: if it cannot be read; the message names it.
-            ConnectionError: if it is elsewhere and cannot be reached.
-        """
-        name = self.name(index)
-        try:
-            content = self.source.open(self.items[index])
-        except ConnectionError:
-            raise
-        except OSError as error:
-            raise UnreadableImageError(name, str(error.strerror or error)) from error
-        return read_image(content, name, check=check, least=least)
+        """Returns an image: see `read_item`."""
+        return read_item(self.source, self.items[index], check=check, least=least)
 
     def select(self, indices: Iterable[int]) -> "Samples":
         """Returns the images with these indices."""

@@ -1,7 +1,7 @@
 """Batches of images, in an order that depends only on seed and epoch."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from polycov.data.images import Samples
+from polycov.data.images import Samples, Source, read_item
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 
@@ -27,9 +27,6 @@ class ImageDataset(Dataset[Row]):
         self.samples, self.preprocessing = samples, preprocessing
         self.prepare = preprocessing.pixels if pixels else preprocessing
 
-    def __len__(self) -> int:
-        return len(self.samples)
-
     def __getitem__(self, key: int | tuple[int, int]) -> Row:
         index, seed = key if isinstance(key, tuple) else (key, None)
         label, size = self.samples.labels[index], self.preprocessing.size
@@ -39,6 +36,21 @@ class ImageDataset(Dataset[Row]):
             return self.prepare(Image.new("RGB", (size, size))), label, index, str(error)
         x = self.prepare(image) if seed is None else self.preprocessing.augmented(image, seed)
         return x, label, index, ""
+
+
+class ItemDataset(Dataset[Row]):
+    """The pixels of images by their items in a source, of which there may be more than anyone can list."""
+
+    def __init__(self, source: Source, preprocessing: Preprocessing) -> None:
+        self.source, self.preprocessing = source, preprocessing
+
+    def __getitem__(self, key: tuple[int, Any]) -> Row:
+        index, item = key
+        size, least = self.preprocessing.size, self.preprocessing.decoded_side
+        try:
+            return self.preprocessing.pixels(read_item(self.source, item, least=least)), 0, index, ""
+        except PolycovError as error:
+            return self.preprocessing.pixels(Image.new("RGB", (size, size))), 0, index, str(error)
 
 
 def seed_from(*parts: object) -> int:
@@ -81,10 +93,48 @@ def load_batches(
         PolycovError: on an unreadable image, without ``on_unreadable``.
         ConnectionError: if images are elsewhere and cannot be reached.
     """
+    return _load(ImageDataset(samples, preprocessing, pixels), batches, min(workers, len(batches)), on_unreadable)
+
+
+def load_items(
+    source: Source,
+    preprocessing: Preprocessing,
+    batches: Iterable[Sequence[Any]],
+    workers: int,
+    on_unreadable: Callable[[int, str], object],
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields the pixels of batches of images, in uint8, (B, H, W, 3), with their positions in the batch, (B,).
+
+    The processes that read images go on from one batch to the next for as long as there are any; batches are taken
+    somewhat ahead of those that are yielded.
+
+    Args:
+        source: where images come from.
+        preprocessing: applied to each image, but for normalising.
+        batches: the items of the images in each batch, in any number.
+        workers: additional processes that read images.
+        on_unreadable: called with the position of an unreadable image and the reason, before its batch is yielded
+            without it.
+
+    Raises:
+        ConnectionError: if images are elsewhere and cannot be reached.
+    """
+    keys = (list(enumerate(batch)) for batch in batches)
+    for images, _, positions in _load(ItemDataset(source, preprocessing), keys, workers, on_unreadable):
+        yield images, positions
+
+
+def _load(
+    dataset: Dataset[Row],
+    batches: Iterable[Sequence[Any]],
+    workers: int,
+    on_unreadable: Callable[[int, str], object] | None,
+) -> Iterator[Batch]:
+    """The batches of a dataset by their keys, without unreadable images."""
     loader: DataLoader[Row] = DataLoader(
-        ImageDataset(samples, preprocessing, pixels),
+        dataset,
         batch_sampler=batches,  # type: ignore[arg-type]
-        num_workers=min(workers, len(batches)),
+        num_workers=workers,
         pin_memory=torch.cuda.is_available(),
     )
     for images, labels, indices, reasons in _without_traceback(loader):

@@ -1,5 +1,6 @@
 """Features of images, shard by shard, in this process or in another."""
 
+from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,8 +12,7 @@ from torch import Tensor
 
 from polycov.data.anywhere import Anywhere, Item, item_name
 from polycov.data.broken import SKIP
-from polycov.data.images import Samples
-from polycov.data.loading import load_batches
+from polycov.data.loading import load_items
 from polycov.data.quantize import quantize
 from polycov.engines.engine import Engine
 from polycov.engines.work import Work
@@ -94,9 +94,28 @@ class EmbedImages(Work[ShardTask, Part]):
         Raises:
             PolycovError: if an image cannot be read, and such images are not skipped.
         """
-        embedder = self._ready()
-        for task in tasks:
-            yield from self._parts(task, embedder)
+        embedder, options = self._ready(), self.options
+        ahead: deque[tuple[int, list[str]]] = deque()  # shard and names of the batches that are being read
+        skipped: dict[str, str] = {}
+
+        def batches() -> Iterator[list[Item]]:
+            for task in tasks:
+                for i in range(0, len(task.items), options.batch_size):
+                    items = task.items[i : i + options.batch_size]
+                    ahead.append((task.shard, list(map(item_name, items))))
+                    yield items
+
+        def skip(position: int, reason: str) -> None:
+            if options.broken == "stop":
+                raise PolycovError(f"{reason} Skip such images with {SKIP}.")
+            skipped[ahead[0][1][position]] = reason
+
+        workers = min(options.runtime.workers, -(-self.count // options.batch_size))
+        for images, positions in load_items(Anywhere(), embedder.preprocessing, batches(), workers, skip):
+            shard, names = ahead.popleft()
+            features, scales = self._features(images, embedder)
+            yield Part(shard, [names[i] for i in positions.tolist()], features, scales, dict(skipped), len(names))
+            skipped.clear()
 
     def _ready(self) -> Embedder:
         if self._embedder is None:
@@ -115,25 +134,6 @@ class EmbedImages(Work[ShardTask, Part]):
             self._embedder.freeze(backend, images=self.count, batch_size=size, progress=self.progress)
             self._frozen = True
         return self._embedder
-
-    def _parts(self, task: ShardTask, embedder: Embedder) -> Iterator[Part]:
-        options, names = self.options, list(map(item_name, task.items))
-        samples, size = Samples(Anywhere(), task.items, [0] * len(names)), options.batch_size
-        batches = [range(i, min(i + size, len(names))) for i in range(0, len(names), size)]
-        skipped: dict[str, str] = {}
-
-        def skip(index: int, reason: str) -> None:
-            if options.broken == "stop":
-                raise PolycovError(f"{reason} Skip such images with {SKIP}.")
-            skipped[names[index]] = reason
-
-        workers = options.runtime.workers
-        loading = load_batches(samples, embedder.preprocessing, batches, workers, skip, pixels=True)
-        for batch, (images, _, indices) in zip(batches, loading, strict=True):
-            features, scales = self._features(images, embedder)
-            kept = [names[int(i)] for i in indices]
-            yield Part(task.shard, kept, features, scales, dict(skipped), len(batch))
-            skipped.clear()
 
     @torch.inference_mode()
     def _features(self, images: Tensor, embedder: Embedder) -> tuple[Array, Array | None]:
