@@ -43,7 +43,7 @@ def disturb(runner: Runner, name: str, options: argparse.Namespace) -> Trial:
     if options.changes:
         trial.kill_around_every_change()
     trial.kill_at_random_moments(options.moments, chance, options.fresh)
-    trial.stop_at_random_moments(options.stops, chance)
+    trial.stop_at_random_moments(options.stops, chance, options.fresh)
     minutes = (time.monotonic() - begin) / 60
     row = f"{name:<14}{len(trial.changes):>8}{trial.kills:>7}{len(trial.problems):>6}"
     print(f"{row}{trial.slowest:>12.2f} s{minutes:>9.1f}", *trial.problems, sep="\n    ", flush=True)

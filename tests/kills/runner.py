@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -55,7 +56,7 @@ class Runner:
         """Runs a command in a fresh interpreter."""
         begin = time.monotonic()
         with Path(f"{self.log}.out").open("wb") as out:
-            process = subprocess.Popen(command(arguments), stdout=out, stderr=out)
+            process = subprocess.Popen(command(arguments), stdout=out, stderr=out, preexec_fn=_hear_interrupts)
             try:
                 code = process.wait(seconds)
                 return Answer(code, time.monotonic() - begin, None)
@@ -69,6 +70,11 @@ class Runner:
     def output(self) -> str:
         """The end of what the last command wrote."""
         return Path(f"{self.log}.out").read_text(errors="replace")[-1500:]
+
+
+def _hear_interrupts() -> None:
+    """In a process to be: a job in the background ignores Ctrl-C, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 @dataclass
@@ -117,12 +123,12 @@ class Trial:
                 done += 1
                 self._check_resumed(f"killed after {moment:.3f} s{' in a fresh interpreter' * fresh}", fresh)
 
-    def stop_at_random_moments(self, count: int, chance: random.Random, limit: float = 2.0) -> None:
+    def stop_at_random_moments(self, count: int, chance: random.Random, fresh: bool = True, limit: float = 2.0) -> None:
         """Sends SIGINT and SIGTERM in turns: the task ends in time, leaves nothing unfinished, and resumes."""
         done = 0
         while done < count:
             number = (2, 15)[done % 2]
-            answer, moment = self._disturb(chance, False, number)
+            answer, moment = self._disturb(chance, fresh, number)
             if answer.after is None or answer.code == 0:
                 continue
             done += 1
@@ -132,7 +138,7 @@ class Trial:
             self._check(ended, what, f"ended with {answer.code}: {self.runner.output}")
             self._check(answer.after <= limit, what, f"took {answer.after:.1f} s")
             self._check(not self.runner.stage.leftovers(), what, f"left {self.runner.stage.leftovers()}")
-            self._check_resumed(what, fresh=False)
+            self._check_resumed(what, fresh)
 
     def _disturb(self, chance: random.Random, fresh: bool, number: int) -> tuple[Answer, float]:
         """Starts the task and sends it a signal at a random moment."""

@@ -1,6 +1,7 @@
 """The command ``polycov``. Neither torch nor a command is imported before it is needed."""
 
 import importlib
+import multiprocessing
 import os
 import sys
 from importlib.metadata import version
@@ -33,7 +34,8 @@ FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Runs the command; ``arguments`` are those of the shell by default."""
+    """Runs the command; ``arguments`` are those of the shell by default, and then an interruption ends the process."""
+    of_shell = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
@@ -47,7 +49,12 @@ def main(arguments: list[str] | None = None) -> None:
     missing = [package for package in ("tyro", "rich", "matplotlib") if find_spec(package) is None]
     if missing:
         sys.exit(_install_hint(name, ", ".join(missing)))
-    _run(name, arguments[1:])
+    try:
+        _run(name, arguments[1:])
+    except SystemExit as stopped:
+        if of_shell and stopped.code == INTERRUPTED:
+            _exit_at_once(INTERRUPTED)
+        raise
 
 
 def help_text() -> str:
@@ -114,9 +121,16 @@ def _leave_process_group() -> None:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.barrier()
         torch.distributed.destroy_process_group()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+        _exit_at_once(0)
+
+
+def _exit_at_once(code: int) -> NoReturn:
+    """Ends this process and those that read images for it; Python would spend seconds on unloading its libraries."""
+    for process in multiprocessing.active_children():
+        process.terminate()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

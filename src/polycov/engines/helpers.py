@@ -146,7 +146,7 @@ def helper_environment(number: int, count: int) -> dict[str, str]:
     return environment
 
 
-def _end(processes: "list[subprocess.Popen[bytes]]", seconds: float = 1.0) -> None:
+def _end(processes: "list[subprocess.Popen[bytes]]", seconds: float = 0.2) -> None:
     """Asks processes to stop, and kills those that do not at once: that loses no more than the tasks in flight."""
     for process in processes:
         process.terminate()
