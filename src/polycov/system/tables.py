@@ -12,7 +12,7 @@ from typing import Any
 
 from polycov.errors import MissingDependencyError, PolycovError
 from polycov.system.files import write_file
-from polycov.system.text import spreadsheet_safe
+from polycov.system.text import spreadsheet_safe, valid_utf8
 
 Cell = str | int | float | None
 
@@ -77,8 +77,8 @@ def _csv_cell(cell: Cell) -> Cell:
 
 
 def _escape(cell: Cell) -> str:
-    """A cell as HTML; bytes of file names that are not UTF-8 become replacement characters."""
+    """A cell as HTML."""
     if cell is None:
         return ""
     text = f"{cell:.4g}" if isinstance(cell, float) else str(cell)
-    return html.escape(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    return html.escape(valid_utf8(text))
