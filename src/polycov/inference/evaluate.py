@@ -10,7 +10,7 @@ import torch
 
 from polycov.data.broken import Broken, exclude_broken, find_broken
 from polycov.data.images import ImageData, Samples, join
-from polycov.data.read import read_data, read_splits
+from polycov.data.read import read_splits
 from polycov.errors import PolycovError, quoted
 from polycov.models.backbones import load_plugin
 from polycov.models.frozen_model import FrozenModel
@@ -19,6 +19,7 @@ from polycov.system.files import cache_folder
 from polycov.system.json_files import write_json
 from polycov.system.structure import Structured
 from polycov.system.tables import Cell, Table
+from polycov.training.assembly import read_split
 from polycov.training.batches import ImageBatches
 from polycov.training.config import RuntimeOptions, replace_options
 from polycov.training.predictions import Predictions, predict_split
@@ -205,17 +206,9 @@ def evaluation_data(run: Run, data: str | None, split: str, exclude: Callable[[I
     Raises:
         PolycovError: if a class is unknown to the run, or there are no such images.
     """
-    options = run.config.split
     name = data or run.config.data
     if _same_place(name, run.config.data):
-        images = read_data(
-            name,
-            val_fraction=options.val_fraction,
-            test_fraction=options.test_fraction,
-            split_seed=options.split_seed,
-            val_seed=options.val_seed,
-        )
-        images = exclude(images)
+        images = exclude(read_split(name, run.config.split))
         if images.fingerprint() != run.data.get("fingerprint"):
             images.notes.append("the data changed since the run: the splits may differ from those it was trained with")
         splits: dict[str, Samples] = {name: samples for name, samples in images.splits.items()}
