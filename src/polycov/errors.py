@@ -49,6 +49,16 @@ def quoted(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(map(repr, names[:count])) + (" …" if len(names) > count else "")
 
 
+def first_line(error: BaseException) -> str:
+    r"""Returns the first line of what an error says, without a full stop; the name of its type if it says nothing.
+
+    Example:
+        >>> first_line(ValueError("too long.\nSee the manual.")), first_line(MemoryError())
+        ('too long', 'MemoryError')
+    """
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
+
+
 def positive_int(stage: str, argument: str, value: object, most: int = 2**31 - 1) -> int:
     """Returns ``value`` as an int if it is an integer (also a NumPy one) from 1 to ``most``.
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from polycov.data.image_files import open_regular
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, first_line
 
 MAX_BYTES = 2**30  # of one image
 PAUSES = (0.5, 2.0)  # seconds before a second and a third attempt
@@ -158,8 +158,7 @@ def attempt(address: str, work: Callable[[Any, str], Result]) -> Result:
             raise
         except Exception as error:  # every store has errors of its own
             if pause is None:
-                reason = str(error).partition("\n")[0] or type(error).__name__
-                raise ConnectionError(f"Cannot reach {address!r}: {reason}.") from error
+                raise ConnectionError(f"Cannot reach {address!r}: {first_line(error)}.") from error
             time.sleep(pause)
     raise AssertionError
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from polycov.data.class_folders import file_samples
 from polycov.data.images import SPLITS, ImageData, Samples, Split
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, first_line
 from polycov.system.files import read_lines
 
 
@@ -121,7 +121,7 @@ def _read_matlab(path: Path) -> Any:
     try:
         return loadmat(path, squeeze_me=True)
     except Exception as error:  # a damaged file raises many kinds
-        raise PolycovError(f"Cannot read {str(path)!r}: {str(error).splitlines()[0]}") from error
+        raise PolycovError(f"Cannot read {str(path)!r}: {first_line(error)}.") from error
 
 
 def _listed(root: Path, pairs: Mapping[Split, Sequence[tuple[str, int]]], classes: int) -> dict[Split, Samples]:

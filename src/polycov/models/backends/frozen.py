@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from polycov.data.transforms import Preprocessing, normalise
-from polycov.errors import MissingDependencyError
+from polycov.errors import MissingDependencyError, first_line
 from polycov.models.backbones import Backbone
 from polycov.models.backends.engines import INSTALL, NEEDS, Engine, Outputs, missing_packages
 from polycov.models.backends.fold import fold_batch_norm
@@ -129,7 +129,7 @@ class FrozenBackbone:
                 compute = build()
                 self.distance = relative_distance(compute(some), expected)
             except Exception as error:  # exporters and compilers raise anything
-                reason = f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0]}"
+                reason = f"{type(error).__name__}: {first_line(error)}"
                 self.progress.message(f"{name} cannot run this backbone ({reason})")
                 continue
             if self.distance <= TOLERANCE:  # NaN is not
