@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from polycov.data.image_files import open_regular
 from polycov.errors import MissingDependencyError, PolycovError, first_line
+from polycov.system.files import open_regular
 
 MAX_BYTES = 2**30  # of one image
 PAUSES = (0.5, 2.0)  # seconds before a second and a third attempt

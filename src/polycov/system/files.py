@@ -86,19 +86,26 @@ def open_to_read(path: Path) -> BinaryIO:
         PolycovError: if it is missing, is anything else, such as a folder or a pipe, or cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        return open_regular(path)
     except FileNotFoundError as error:
         raise PolycovError(f"There is no file {str(path)!r}.") from error
     except (OSError, ValueError) as error:
         raise PolycovError(f"Cannot read {str(path)!r}: {getattr(error, 'strerror', error)}.") from error
-    return _regular(descriptor, path, "rb")
 
 
-def _regular(descriptor: int, path: Path, mode: Literal["rb", "ab+"]) -> BinaryIO:
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: Literal["rb", "ab+"] = "rb") -> BinaryIO:
+    """Opens a regular file: reading a pipe or a device may never end.
+
+    Raises:
+        ValueError: if it is anything else.
+        OSError: if it cannot be opened.
+    """
+    kinds = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags | kinds, 0o666)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, mode)
     os.close(descriptor)
-    raise PolycovError(f"Expected a file, got a folder or pipe: {str(path)!r}.")
+    raise ValueError("it is not a regular file")
 
 
 def open_to_append(path: Path) -> BinaryIO:
@@ -107,14 +114,14 @@ def open_to_append(path: Path) -> BinaryIO:
     Raises:
         PolycovError: if it is a link, or anything but a regular file.
     """
-    kinds = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | sum(kinds), 0o666)
+        return open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), "ab+")
     except OSError as error:
         if path.is_symlink():
             raise PolycovError(f"{str(path)!r} is a link, and nothing is written through a link.") from error
         raise
-    return _regular(descriptor, path, "ab+")
+    except ValueError as error:
+        raise PolycovError(f"Cannot write to {str(path)!r}: {error}.") from error
 
 
 def read_lines(path: Path) -> list[str]:
