@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.inference.similarity import Gallery, gallery_parts, ranked
+from polycov.inference.similarity import GalleryRows, gallery_parts, ranked
 from polycov.system.memory_budget import UNBOUNDED, Memory
 from polycov.system.rows import Rows
 
@@ -37,7 +37,7 @@ class Retrieval:
 def retrieve(
     queries: Rows,
     query_labels: Tensor,
-    gallery: Gallery | None = None,
+    gallery: GalleryRows | None = None,
     labels: Tensor | None = None,
     at: Sequence[int] = (1, 10),
     memory: Memory = UNBOUNDED,
