@@ -1,6 +1,5 @@
 """Shards of embeddings: names and features of some images in a Parquet or npz file, with checksums."""
 
-import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 from polycov.data.quantize import dequantize
 from polycov.errors import MissingDependencyError, PolycovError
 from polycov.system.files import open_to_read
+from polycov.system.text import valid_utf8
 
 ShardFormat = Literal["parquet", "npz"]
 Array = np.ndarray[Any, Any]
@@ -34,7 +34,7 @@ class Shard:
     def problem(self, names: list[str], dimensions: int, dtype: str) -> str:
         """Returns in what it is not the shard of these images and features; empty if it is."""
         images = len(self.names)
-        if self.names != [as_text(name) for name in names] and self.names != names:
+        if self.names != [valid_utf8(name) for name in names] and self.names != names:
             return "other images"
         if self.features.shape != (images, dimensions) or self.features.dtype != dtype:
             return f"features of shape {self.features.shape} and {self.features.dtype}"
@@ -60,16 +60,11 @@ def fill_shard(path: Path, kind: ShardFormat, shard: Shard) -> None:
         return
     pa, pq = _pyarrow()
     column = pa.FixedSizeListArray.from_arrays(pa.array(shard.features.reshape(-1)), shard.features.shape[1])
-    texts = [as_text(name) for name in shard.names]
-    table = {"name": pa.array(texts, pa.string()), "feature": column}
+    names = [valid_utf8(name) for name in shard.names]  # Parquet holds no others
+    table = {"name": pa.array(names, pa.string()), "feature": column}
     if shard.scales is not None:
         table["scale"] = pa.array(shard.scales)
     pq.write_table(pa.table(table), path, write_page_checksum=True)
-
-
-def as_text(name: str) -> str:
-    """The name of a file for Parquet, whose texts are UTF-8."""
-    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def read_shard(path: Path) -> Shard:
