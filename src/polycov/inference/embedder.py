@@ -63,6 +63,11 @@ class EmbedOptions(Structured):
     engine: EngineOptions = field(default_factory=EngineOptions)
 
 
+def resolved_source(source: str) -> str:
+    """Returns the source of features with the full path of a run or model, for other folders and machines."""
+    return str(Path(source).resolve()) if ModelFolder(source).config.is_file() else source
+
+
 class Embedder:
     """From prepared images to features: the layers of a trained model, or a pool on a pretrained backbone.
 
