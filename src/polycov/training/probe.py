@@ -20,7 +20,7 @@ from polycov.pooling.post.statistics import Statistics
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.system.memory_budget import UNBOUNDED, Memory
 from polycov.system.rows import Rows
-from polycov.training.ridge import Ridge, fit_ridge, require_validation
+from polycov.training.ridge import Ridge, fit_ridge, require_validation_rows
 
 
 def channel_components(batches: Iterable[Tensor], channels: int | None = None) -> tuple[Tensor, Tensor]:
@@ -189,7 +189,7 @@ def pool_splits(
         PolycovError: if the pool needs training, there are no validation images, or memory is too small.
     """
     require_closed_form(pool.spec)
-    require_validation(labels["val"])
+    require_validation_rows(labels["val"])
     fit_the_pool = not pool.is_fitted
     again = again and fit_the_pool
     if fit_the_pool:

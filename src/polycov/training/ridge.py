@@ -86,7 +86,7 @@ def fit_ridge(
     Raises:
         PolycovError: if there are no validation features, or memory is too small.
     """
-    require_validation(val)
+    require_validation_rows(val)
     memory.require_matrix(min(len(train) + len(val), train.shape[1]), f"A probe of {train.shape[1]} dimensions")
     labels = (train_labels, val_labels)
     try:
@@ -124,7 +124,12 @@ def _fit(
     return Ridge((weight * chosen.scale).float(), (bias * chosen.scale).float(), chosen.strength, chosen.correct)
 
 
-def require_validation(features: Rows) -> None:
+def require_validation_rows(features: Rows) -> None:
+    """Refuses to choose on validation features, or their labels, where there are none.
+
+    Raises:
+        PolycovError: if there are none.
+    """
     if not len(features):
         raise PolycovError("The probe chooses its strength on validation images: expected --val-fraction above 0.")
 
