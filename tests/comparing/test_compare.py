@@ -139,7 +139,7 @@ def test_a_mistake_ends_in_one_sentence(forest: Path, tmp_path: Path, monkeypatc
     assert "Expected channels to be at least 1" in fails("compare", forest, *flags(channels=-3))
     assert "from 8 to 4096" in fails("compare", forest, *flags(size=0))
     assert "is chosen on validation images" in fails("compare", forest, *flags(), "--val-fraction", "0")
-    assert "of 2000000000 dimensions take 3814.7GB, and there" in fails("compare", forest, *flags(dims=(2000000000,)))
+    assert "of 2000000000 dimensions take 3814.7GB, but only" in fails("compare", forest, *flags(dims=(2000000000,)))
     alone = fails("compare", forest, *flags(methods=("fewer-channels",), dims=(4096,)))
     assert alone == "polycov: There is nothing to compare: choose --dims below 78, or other --methods."
     assert "is not a comparison" in fails("report", forest)
