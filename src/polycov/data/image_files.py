@@ -65,7 +65,7 @@ def read_image(
         least: decode a JPEG at a half, a quarter or an eighth of its size, as long as no side is below this.
 
     Raises:
-        UnreadableImageError: if it cannot be read, for whatever reason.
+        UnreadableImageError: if it cannot be read, for any reason.
     """
     if name is None:
         name = os.fspath(content) if isinstance(content, str | os.PathLike) else "image"

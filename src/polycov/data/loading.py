@@ -98,7 +98,7 @@ def load_batches(
 
 
 def _without_traceback(loader: "DataLoader[Row]") -> Iterator[Any]:
-    """The batches; an error of the network comes without the traceback that a worker adds to its text."""
+    """The batches; a network error comes without the traceback that a worker adds to its text."""
     try:
         yield from loader
     except ConnectionError as error:

@@ -47,7 +47,7 @@ def count_rows(address: str) -> int:
     """Returns the number of rows of a Parquet file with images.
 
     Raises:
-        ValueError: if it is no Parquet file, or has no column of images.
+        ValueError: if it is not a Parquet file, or has no column of images.
         OSError: if it cannot be read.
     """
     with _opened(address) as file:

@@ -19,7 +19,7 @@ from polycov.system.locks import folder_lock
 def write_file(path: Path, fill: Callable[[Path], object]) -> None:
     """Lets ``fill`` write a temporary file next to ``path``, syncs it to disk and renames it to ``path``.
 
-    A link at ``path`` is replaced, not followed. What a killed process left of the same file is removed.
+    A link at ``path`` is replaced, not followed. What a killed process left of the same file is removed first.
 
     Raises:
         OSError: if the file cannot be written; it names ``path``. A previous file is left as it was.
@@ -54,7 +54,7 @@ def remove_temporary_files(folder: Path, name: str | None = None) -> None:
     wanted = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{12}}\.tmp", re.DOTALL)
     try:
         left = [path for path in folder.iterdir() if wanted.fullmatch(path.name)]
-    except PermissionError:  # one may write into a folder that one cannot list
+    except PermissionError:  # a folder can be writable but not readable
         left = []
     if left:
         with folder_lock(folder, wait=False) as (alone, _):
@@ -75,7 +75,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Returns whether there is anything at a path: also a folder, a pipe or a broken link in place of a file."""
+    """Returns whether there is anything at a path, even a folder, a pipe or a broken link in place of a file."""
     return os.path.lexists(path)
 
 
@@ -109,7 +109,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, mode: Literal["rb", "ab+"
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Opens a file to read it and to write at its end.
+    """Opens a file for reading and for writing at its end.
 
     Raises:
         PolycovError: if it is a link, or anything but a regular file.
