@@ -46,7 +46,7 @@ class EmbedOptions(Structured):
     format: Literal["auto", "parquet", "npz"] = "auto"
     """parquet (columns name and feature) or npz (arrays names and features); auto: parquet if pyarrow is installed."""
     dtype: FeatureDtype = "float32"
-    """Of the features on disk; int8 has a column or array of scales, by which features are multiplied."""
+    """Type of the features on disk; int8 has a column or array of scales to multiply the features by."""
     shard_size: int = 1024
     """Images per shard."""
     batch_size: int = 16

@@ -32,7 +32,7 @@ class Shard:
     scales: Array | None = None
 
     def problem(self, names: list[str], dimensions: int, dtype: str) -> str:
-        """Returns in what it is not the shard of these images and features; empty if it is."""
+        """Returns how it differs from a shard of these images and features; empty if it does not."""
         images = len(self.names)
         if self.names != [valid_utf8(name) for name in names] and self.names != names:
             return "other images"
@@ -88,7 +88,7 @@ def read_shard(path: Path) -> Shard:
         return Shard(table["name"].to_pylist(), values, scales)
     except MissingDependencyError:
         raise
-    except Exception as error:  # whatever a damaged file makes its reader raise
+    except Exception as error:  # a damaged file makes its reader raise many kinds
         raise PolycovError(f"Cannot read the shard {str(path)!r}: {error}") from error
 
 

@@ -85,7 +85,7 @@ class Duplicates:
 
     Attributes:
         groups: the images of each, with the largest cosine to another image of the group; the most alike first.
-        threshold: the cosine from which on two images belong to a group.
+        threshold: the least cosine of two images in a group.
         folder: of the embedding.
     """
 

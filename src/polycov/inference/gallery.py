@@ -28,7 +28,7 @@ class Gallery:
         manifest: what it was made from.
 
     Raises:
-        PolycovError: if it is no embedding, or not complete.
+        PolycovError: if it is not an embedding, or not complete.
     """
 
     def __init__(self, path: Path | str) -> None:

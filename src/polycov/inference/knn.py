@@ -32,7 +32,7 @@ def predict_knn(
         gallery: features, (m, D), or several parts of it; without one the neighbours of each query are among the other
             queries.
         k: numbers of neighbours; those above the size of the gallery vote with all of it.
-        memory: what may be used of it.
+        memory: how much may be used.
 
     Raises:
         PolycovError: if there are not as many labels as gallery features, or a k is below 1.

@@ -53,7 +53,7 @@ def retrieve(
         gallery: features, (m, D), or several parts of it; without one each query searches all other queries.
         labels: classes of the gallery, (m,).
         at: the K of recall@K.
-        memory: what may be used of it.
+        memory: how much may be used.
 
     Raises:
         PolycovError: if labels do not fit features, or nothing in the gallery has the class of a query.

@@ -46,7 +46,7 @@ def ranked(
         queries: (n, D).
         gallery: (m, D), or several parts of it; without one each query is compared with all other queries.
         most: how many to return; default: all there are.
-        memory: what may be used of it: fewer queries at a time for larger galleries.
+        memory: how much may be used: fewer queries at a time for larger galleries.
 
     Raises:
         PolycovError: if there is nothing to compare with, or the dimensions differ.

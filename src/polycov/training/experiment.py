@@ -73,8 +73,8 @@ class Experiment:
         self.frozen = config.training.freeze or config.training.probe
         if not self.frozen and Engine(config.engine).shared:
             raise PolycovError(
-                "--engine ray and --jobs extract features, with --freeze or --probe: end to end, train on several GPUs "
-                "with accelerate launch."
+                "--engine ray and --jobs only extract features, for --freeze or --probe. To train end to end on "
+                "several GPUs, use accelerate launch."
             )
         if self.frozen and config.training.mirror:
             raise PolycovError("--mirror needs images: with --freeze or --probe use polycov evaluate RUN --mirror.")
@@ -116,7 +116,7 @@ class Experiment:
             )
 
     def require_same_as_before(self) -> None:
-        """Refuses to resume a run that was another.
+        """Refuses to resume a run that had another model, data or options.
 
         Raises:
             PolycovError: with the first difference.

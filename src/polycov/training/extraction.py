@@ -59,7 +59,7 @@ def reduced_channels(wanted: int | None, backbone: Backbone, size: int, channels
             as many as are pooled.
         backbone: where features come from.
         size: side of the images.
-        channels: that are pooled.
+        channels: channels that are pooled.
 
     Raises:
         PolycovError: if fewer are asked for than are pooled.

@@ -81,7 +81,7 @@ def fit_ridge(
         classes: their number.
         both: features of training and of validation for the last fit, (n, D) and (m, D); default: the same as above.
         refit: whether to fit again; without it, validation images are only chosen on.
-        memory: what may be used of it.
+        memory: how much may be used.
 
     Raises:
         PolycovError: if there are no validation features, or memory is too small.
@@ -92,12 +92,12 @@ def fit_ridge(
     try:
         return _fit((train, val), labels, classes, both, refit, memory, exact=False)
     except _NotAccurateError:
-        pass  # what was computed is let go before it is computed again
+        pass  # what was computed is freed before it is computed again
     return _fit((train, val), labels, classes, both, refit, memory, exact=True)
 
 
 class _NotAccurateError(Exception):
-    """Float32 does not do for these features."""
+    """Float32 is not accurate enough for these features."""
 
 
 def _fit(
