@@ -1,9 +1,11 @@
 """The exceptions of the library, all of them subclasses of `PolycovError`."""
 
 import difflib
+import importlib
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class PolycovError(ValueError):
@@ -24,6 +26,22 @@ class MissingDependencyError(PolycovError, ImportError):
 
 class NonFiniteError(PolycovError, ArithmeticError):
     """Features contain NaN or Inf, or a value exceeds the range of its floating-point type."""
+
+
+def require_module(name: str, sentence: str) -> Any:
+    """Returns a module that may not be installed.
+
+    Args:
+        name: name of the module.
+        sentence: what needs it, and how to install it.
+
+    Raises:
+        MissingDependencyError: with the sentence, if it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingDependencyError(sentence) from error
 
 
 def known(name: str, names: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from polycov.data.quantize import dequantize
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, require_module
 from polycov.system.files import open_to_read
 from polycov.system.text import valid_utf8
 
@@ -106,11 +106,5 @@ def shard_format(asked: Literal["auto", "parquet", "npz"]) -> ShardFormat:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Parquet needs pyarrow. Install it with: pip install 'polycov[data]', or use --format npz."
-        ) from error
-    return pyarrow, pyarrow.parquet
+    sentence = "Parquet needs pyarrow. Install it with: pip install 'polycov[data]', or use --format npz."
+    return require_module("pyarrow", sentence), require_module("pyarrow.parquet", sentence)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import PolycovError, require_module
 from polycov.system.locks import folder_lock
 
 
@@ -147,14 +147,12 @@ def cache_folder(folder: Path | None = None) -> Path:
     """
     chosen = folder or os.environ.get("POLYCOV_CACHE")
     if not chosen:
-        try:
-            from platformdirs import user_cache_path
-        except ImportError as error:
-            raise MissingDependencyError(
-                "The default cache folder needs platformdirs. Install it with: pip install 'polycov[train]', "
-                "or set POLYCOV_CACHE."
-            ) from error
-        chosen = user_cache_path("polycov", appauthor=False)
+        platformdirs = require_module(
+            "platformdirs",
+            "The default cache folder needs platformdirs. Install it with: pip install 'polycov[train]', or set "
+            "POLYCOV_CACHE.",
+        )
+        chosen = platformdirs.user_cache_path("polycov", appauthor=False)
     path = Path(chosen).expanduser()
     path.mkdir(parents=True, exist_ok=True)
     return path

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import PolycovError, require_module
 from polycov.system.files import write_file
 from polycov.system.text import spreadsheet_safe, valid_utf8
 
@@ -56,10 +56,7 @@ class Table:
         Raises:
             MissingDependencyError: if pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingDependencyError("A DataFrame needs pandas. Install it with: pip install pandas") from error
+        pandas = require_module("pandas", "A DataFrame needs pandas. Install it with: pip install pandas")
         return pandas.DataFrame([list(row) for row in self.rows], columns=list(self.columns))
 
     def _repr_html_(self) -> str:
