@@ -1,4 +1,4 @@
-"""Images wherever they are: files, members of tars and rows of Parquet files, here or in object stores."""
+"""Images from anywhere: files, members of tars and rows of Parquet files, here or in object stores."""
 
 import tarfile
 from collections.abc import Iterable, Iterator
