@@ -40,3 +40,9 @@ def stored(store: FeatureStore) -> torch.Tensor:
 
 def shard_path(store: FeatureStore, index: int) -> Path:
     return store.folder / f"shard-{index:06d}.npy"
+
+
+def flip(store: FeatureStore) -> None:
+    content = bytearray(shard_path(store, 1).read_bytes())
+    content[-7] ^= 1
+    shard_path(store, 1).write_bytes(content)

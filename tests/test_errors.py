@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 
 from polycov import errors
-from polycov.errors import MissingDependencyError, PolycovError, finite_number, known, positive_int, true_or_false
+from polycov.errors import (
+    MissingDependencyError,
+    PolycovError,
+    finite_number,
+    known,
+    positive_int,
+    require_module,
+    true_or_false,
+)
 
 
 def test_every_error_is_a_polycov_error_and_a_value_error() -> None:
@@ -56,3 +64,9 @@ def test_numbers_and_truth_values() -> None:
     assert true_or_false("gem", "learnable", True) is True
     with pytest.raises(PolycovError, match=r"^Expected learnable of gem to be True or False, got 1\.$"):
         true_or_false("gem", "learnable", 1)
+
+
+def test_a_missing_module_is_explained() -> None:
+    assert require_module("math", "It is always there.") is math
+    with pytest.raises(MissingDependencyError, match=r"^Search needs it\. Install it\.$"):
+        require_module("polycov.no_such_module", "Search needs it. Install it.")

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from polycov.inference.embed import embed
     from polycov.inference.embedder import EmbedOptions
     from polycov.inference.embeddings import Embeddings
-    from polycov.inference.evaluate import EvaluateOptions, Evaluation, evaluate
+    from polycov.inference.evaluate import EvaluateOptions, evaluate
+    from polycov.inference.evaluation import Evaluation
     from polycov.inference.found import Duplicates, SearchResult
     from polycov.inference.predict import Prediction, predict
     from polycov.inference.search import search
@@ -48,7 +49,7 @@ _MODULES = {
     "EmbedOptions": "inference.embedder",
     "Embeddings": "inference.embeddings",
     "EvaluateOptions": "inference.evaluate",
-    "Evaluation": "inference.evaluate",
+    "Evaluation": "inference.evaluation",
     "Explanation": "explaining.explanation",
     "FirstOrderPool": "pooling.first_order_pool",
     "LogProgress": "progress",

@@ -1,9 +1,11 @@
 """The exceptions of the library, all of them subclasses of `PolycovError`."""
 
 import difflib
+import importlib
 import math
 import operator
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 
 class PolycovError(ValueError):
@@ -24,6 +26,22 @@ class MissingDependencyError(PolycovError, ImportError):
 
 class NonFiniteError(PolycovError, ArithmeticError):
     """Features contain NaN or Inf, or a value exceeds the range of its floating-point type."""
+
+
+def require_module(name: str, sentence: str) -> Any:
+    """Returns a module that may not be installed.
+
+    Args:
+        name: name of the module.
+        sentence: what needs it, and how to install it.
+
+    Raises:
+        MissingDependencyError: with the sentence, if it is not installed.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise MissingDependencyError(sentence) from error
 
 
 def known(name: str, names: Iterable[str]) -> str:
@@ -47,6 +65,16 @@ def quoted(names: Sequence[str], count: int = 5) -> str:
         "'ash', 'birch' …"
     """
     return ", ".join(map(repr, names[:count])) + (" …" if len(names) > count else "")
+
+
+def first_line(error: BaseException) -> str:
+    r"""Returns the first line of what an error says, without a full stop; the name of its type if it says nothing.
+
+    Example:
+        >>> first_line(ValueError("too long.\nSee the manual.")), first_line(MemoryError())
+        ('too long', 'MemoryError')
+    """
+    return str(error).strip().partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def positive_int(stage: str, argument: str, value: object, most: int = 2**31 - 1) -> int:

@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-from fake_images import write_data
 from polycov.comparing.compare import compare
 from polycov.comparing.comparison import Comparison
 from polycov.comparing.protocols.choose import make_protocol
@@ -20,16 +19,6 @@ from polycov.training.train import train
 
 TINY: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "size": 64, "stage": 2, "workers": 0}
 SMALL = "1MB"  # two percent of it for features, in this test: those of 54 images with 200 dimensions take 43 KB
-
-
-@pytest.fixture(scope="module")
-def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_data(tmp_path_factory.mktemp("data") / "trees", train=12, test=6)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLYCOV_CACHE", str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -56,39 +45,39 @@ def scores(comparison: Comparison) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("head", ["probe", "retrieval"])
 def test_a_comparison_in_little_memory_is_the_same(
-    trees: Path, tmp_path: Path, head: str, on_disk: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+    forest: Path, tmp_path: Path, head: str, on_disk: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for share in ("FEATURES", "TOKENS"):
         monkeypatch.setattr(f"polycov.system.memory_budget.{share}", 0.02)
     methods = ("average", "ipccp-ts", "covariance | sqrt(5) | triu | project(9)")
     options: dict[str, Any] = {**TINY, "methods": methods, "dims": (200,), "seeds": 2, "head": head, "channels": 24}
-    plenty = compare(trees, out=tmp_path / "plenty", explain=False, memory="1GB", **options)
+    plenty = compare(forest, out=tmp_path / "plenty", explain=False, memory="1GB", **options)
     assert not on_disk
-    little = compare(trees, out=tmp_path / "little", explain=False, memory=SMALL, **options)
+    little = compare(forest, out=tmp_path / "little", explain=False, memory=SMALL, **options)
     assert on_disk
     assert scores(little) == scores(plenty)
 
 
-def test_a_probe_in_little_memory_is_the_same(trees: Path, tmp_path: Path, on_disk: list[tuple[int, int]]) -> None:
+def test_a_probe_in_little_memory_is_the_same(forest: Path, tmp_path: Path, on_disk: list[tuple[int, int]]) -> None:
     options: dict[str, Any] = {**TINY, "pool": "ipccp-ts", "dim": 300, "channels": 8, "probe": True}
-    plenty = train(trees, tmp_path / "plenty", memory="1GB", **options)
+    plenty = train(forest, tmp_path / "plenty", memory="1GB", **options)
     assert not on_disk
-    little = train(trees, tmp_path / "little", memory="120KB", **options)
+    little = train(forest, tmp_path / "little", memory="120KB", **options)
     assert on_disk
     assert (little.val_accuracy, little.test_accuracy) == (plenty.val_accuracy, plenty.test_accuracy)
 
 
 def test_what_cannot_be_done_in_little_memory_says_so_at_once(
-    trees: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    forest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = {**TINY, "methods": ("ipccp-ts",), "dims": (24,), "seeds": 1, "channels": 8}
     with pytest.raises(PolycovError, match=r"512 features of 24 dimensions take 1MB, .* --memory 2MB or more"):
-        compare(trees, out=tmp_path / "cmp", memory="1KB", **options)
+        compare(forest, out=tmp_path / "cmp", memory="1KB", **options)
     monkeypatch.setattr("polycov.system.memory_budget.BLOCK", 1)
     with pytest.raises(PolycovError, match=r"A probe of 24 dimensions needs matrices of 24 × 24 numbers.* --memory"):
-        compare(trees, out=tmp_path / "cmp", memory="1KB", **options)
+        compare(forest, out=tmp_path / "cmp", memory="1KB", **options)
     with pytest.raises(PolycovError, match="such as 4GB"):
-        compare(trees, out=tmp_path / "cmp", memory="much", **options)
+        compare(forest, out=tmp_path / "cmp", memory="much", **options)
 
 
 @pytest.mark.parametrize("head", ["probe", "knn", "fewshot", "retrieval"])

@@ -20,11 +20,6 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_data(tmp_path_factory.mktemp("data") / "trees", train=8, test=4)
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLYCOV_CACHE", str(tmp_path / "cache"))
-
-
 def test_a_closed_form_refuses_what_needs_training(trees: Path, tmp_path: Path) -> None:
     with pytest.raises(PolycovError, match=r"'efficient-probe' has parameters that must be trained.*--head train"):
         compare(trees, out=tmp_path / "cmp", methods=("average", "efficient-probe"), **VIT)

@@ -86,7 +86,7 @@ def test_a_store_in_use_is_never_removed(tmp_path: Path) -> None:
     lines: list[str] = []
     stores = list_stores(tmp_path)
     assert remove_stores(stores, LogProgress(lines.append)) == []
-    assert "is in use, and stays" in lines[0]
+    assert "is in use and is kept" in lines[0]
     assert len(list_stores(tmp_path)) == 1
     child.communicate("\n")
     assert remove_stores(stores) == stores

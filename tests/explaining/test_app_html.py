@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from polycov.explaining.app_html import as_image, bars, data_url, evidence, heat_image, message, neighbours, panels
+from polycov.explaining.app_html import as_image, bars, evidence, heat_image, message, neighbours, panels
 from polycov.explaining.explanation import EXACT, FIXED, Explanation
 from polycov.explaining.neighbour import Neighbour, Shares
+from polycov.system.pages import data_url
 
 EVIL = "<script>alert('x')</script>"
 

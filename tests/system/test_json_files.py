@@ -131,7 +131,7 @@ def test_pipes_and_folders_are_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     for name in ("pipe", "folder"):
-        with pytest.raises(PolycovError, match=rf"^Expected a file, got a folder or pipe: '.*{name}'"):
+        with pytest.raises(PolycovError, match=rf"^Cannot read '.*{name}': it is not a regular file"):
             read_json(tmp_path / name)
-    with pytest.raises(PolycovError, match=r"^Expected a file, got a folder or pipe: '.*pipe'"):
+    with pytest.raises(PolycovError, match=r"^Cannot write to '.*pipe': it is not a regular file"):
         append_json_lines(tmp_path / "pipe", ROWS)

@@ -7,7 +7,7 @@ import torch
 from polycov.errors import PolycovError
 from polycov.system import environment
 from polycov.system.environment import free_memory, total_memory
-from polycov.system.memory_budget import Memory, parse_size, words
+from polycov.system.memory_budget import Memory, format_size, parse_size
 from polycov.system.rows import Batches, DiskRows, read_blocks
 
 
@@ -29,7 +29,7 @@ def test_the_size_to_ask_for_is_enough() -> None:
         Memory(1_000_000).require_matrix(1000, "A probe")
     wanted = str(error.value).partition("--memory ")[2].partition(" ")[0]
     Memory(parse_size(wanted)).require_matrix(1000, "A probe")
-    assert parse_size(words(2**31 + 1)) > 2**31
+    assert parse_size(format_size(2**31 + 1)) > 2**31
 
 
 def test_half_of_what_is_free_is_used_by_default() -> None:
@@ -65,7 +65,7 @@ def test_rows_on_disk_are_those_written(tmp_path: Path) -> None:
 
 def test_a_disk_that_is_too_small_is_noticed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("polycov.system.rows.shutil.disk_usage", lambda folder: type("Usage", (), {"free": 100}))
-    with pytest.raises(PolycovError, match=r"take 0.0 GB, .* Choose more --memory"):
+    with pytest.raises(PolycovError, match=r"take 0.0 GB, .* Use more --memory"):
         DiskRows((10, 3), tmp_path)
 
 

@@ -51,5 +51,5 @@ def test_helper_processes_extract_the_same_with_a_network_of_a_plugin(
 
 
 def test_training_end_to_end_takes_no_engine(trees: Path, tmp_path: Path) -> None:
-    with pytest.raises(PolycovError, match="--engine ray and --jobs extract features, with --freeze or --probe"):
+    with pytest.raises(PolycovError, match="--engine ray and --jobs only extract features, for --freeze or --probe"):
         train(trees, tmp_path / "run", cache=tmp_path, backbone="test_resnet", weights="none", size=64, engine="ray")

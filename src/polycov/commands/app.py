@@ -28,7 +28,7 @@ class App:
     host: str = "127.0.0.1"
     """Address to listen on; 0.0.0.0 lets other machines in."""
     port: int | None = None
-    """Port to listen on; default: the first that is free from 7860 on."""
+    """Port to listen on; default: the first free one from 7860 on."""
     max_upload_mb: float = 10
     """The largest image file, in megabytes."""
     neighbours: bool = True

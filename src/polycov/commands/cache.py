@@ -17,9 +17,9 @@ class Cache:
     """List the feature stores in the cache, check them, or remove some."""
 
     names: tuple[str, ...] = ()
-    """Only these: the first letters of their names, or a part of what they hold; default: all."""
+    """Only stores whose names begin with this, or that hold it, such as resnet50; default: all."""
     older_than: float | None = None
-    """Only those that were not used for this many days."""
+    """Only those not used for this many days."""
     incomplete: bool = False
     """Only those without features of all images."""
     verify: bool = False
@@ -83,7 +83,7 @@ def _verify(stores: list[CachedStore], terminal: Terminal) -> None:
 def _prune(stores: list[CachedStore], options: Cache, terminal: Terminal) -> None:
     if not options.yes:
         if not sys.stdin.isatty():
-            raise PolycovError("Nothing is removed without a question: add --yes.")
+            raise PolycovError("There is no terminal to ask in before removing: add --yes.")
         if input(f"Remove these {len(stores)} stores? [y/N] ").strip().lower() not in ("y", "yes"):
             terminal.write("Nothing was removed.")
             return

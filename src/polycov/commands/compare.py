@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from polycov.commands.parsing import parse, value_of, vars_of
+from polycov.commands.parsing import narrowed, parse, value_of
 from polycov.commands.terminal import Terminal
 from polycov.comparing.compare import compare
 from polycov.comparing.comparison import Comparison
@@ -36,10 +36,9 @@ def run(arguments: list[str]) -> None:
         for line in plan_comparison(options, terminal.progress).words():
             terminal.write(line)
         return
-    plain = CompareOptions(**{name: value for name, value in vars_of(options).items() if name != "dry_run"})
     if launcher_rank() > 0:
         return  # the first process of a launcher does it all, with helper processes in place of the others
-    comparison = compare(plain, progress=terminal.progress)
+    comparison = compare(narrowed(options, CompareOptions), progress=terminal.progress)
     show(comparison, terminal)  # before anything is written, in case the disk is full
     terminal.write(f"page: {comparison.report()}")
     if comparison.next_command:

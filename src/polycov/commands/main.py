@@ -22,7 +22,7 @@ COMMANDS = {
     "explain": "show why: which regions of an image speak for its class, and against it",
     "app": "open a page: drop an image, see its classes and the evidence for them",
     "embed": "turn any number of images into compact features on disk",
-    "search": "find the nearest images in such features, or duplicates",
+    "search": "find the nearest images, or duplicates, in such features",
     "export": "write a trained model as ONNX, torch.export or a Hugging Face folder or Space",
     "cache": "list, check or remove the features in the cache",
     "list": "list the pooling methods, or the backbones",

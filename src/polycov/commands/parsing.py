@@ -68,6 +68,11 @@ def vars_of(options: Any) -> dict[str, Any]:
     return {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
 
 
+def narrowed(options: Any, kind: Any) -> Any:
+    """Returns the options of a command as the library's dataclass, which that of the command extends."""
+    return kind(**{field.name: getattr(options, field.name) for field in dataclasses.fields(kind)})
+
+
 def _converted(options: Any, kind: Any) -> Any:
     """The options as another dataclass with the same fields, nested ones included."""
     values = vars_of(options)

@@ -33,9 +33,9 @@ class Search:
     """A table (.csv) or a page with thumbnails (.html) to write instead of showing a table."""
     index: How = "auto"
     """exact (compares all features), ivfpq (an index kept in the folder of the embedding; needs faiss), or auto: ivfpq
-    from a million images on."""
+    for a million images or more."""
     model: Path | None = None
-    """The run that made the embedding; default: where it was then."""
+    """The run that made the embedding; default: where it was at the time."""
     device: str = "auto"
     """auto (CUDA, then MPS, then CPU), or a device such as cuda:1."""
     plugin: str | None = None

@@ -1,10 +1,9 @@
 """``polycov train``."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from polycov.commands.parsing import parse, value_of, vars_of
+from polycov.commands.parsing import narrowed, parse, value_of, vars_of
 from polycov.commands.terminal import Terminal
 from polycov.training.config import Config, read_recipe
 from polycov.training.run_folder import RunFolder
@@ -32,9 +31,8 @@ def run(arguments: list[str]) -> None:
     """Trains."""
     default = Train(**vars_of(_base_config(arguments)))
     options = parse(Train, "train", arguments, positional={"data": "[DATA]"}, lists=("milestones",), default=default)
-    config = Config(**{field.name: getattr(options, field.name) for field in dataclasses.fields(Config)})
     folder, resume = options.resume or options.out, options.resume is not None
-    train(config, folder, resume=resume, cache=options.cache, progress=Terminal().progress)
+    train(narrowed(options, Config), folder, resume=resume, cache=options.cache, progress=Terminal().progress)
 
 
 def _base_config(arguments: list[str]) -> Config:

@@ -10,8 +10,8 @@ from typing import Any, BinaryIO, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from polycov.data.image_files import open_regular
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, first_line
+from polycov.system.files import open_regular
 
 MAX_BYTES = 2**30  # of one image
 PAUSES = (0.5, 2.0)  # seconds before a second and a third attempt
@@ -48,7 +48,7 @@ def has_extension(address: str, extensions: tuple[str, ...]) -> bool:
 
 
 def open_address(address: str) -> BinaryIO:
-    """Opens a file, anywhere, to read it.
+    """Opens a file, local or remote, for reading.
 
     Raises:
         OSError: if it is missing or cannot be read; ConnectionError if it cannot be reached.
@@ -62,7 +62,7 @@ def open_address(address: str) -> BinaryIO:
 
 
 def read_address(address: str, start: int, size: int) -> bytes:
-    """Returns up to ``size`` bytes of a file from ``start``; fewer if it ends before.
+    """Returns up to ``size`` bytes of a file from ``start``; fewer if the file ends earlier.
 
     Raises:
         OSError: if it is missing or cannot be read; ConnectionError if it cannot be reached.
@@ -78,7 +78,7 @@ def read_address(address: str, start: int, size: int) -> bytes:
 
 
 def walk_store(address: str, choose: Callable[[list[str]], list[str]]) -> Iterator[str]:
-    """Yields files in an object store one by one: that at the address, or those in the folder and below.
+    """Yields files in an object store one by one: the one at the address, or those in and below a folder.
 
     Args:
         address: of a file or folder.
@@ -124,7 +124,7 @@ def _joined(address: str, name: str) -> str:
 
 
 def open_store(address: str) -> tuple[Any, str]:
-    """Returns the store of fsspec that an address leads to, and the path in it; each process has its own.
+    """Returns the fsspec store of an address, and the path in it; each process has its own store.
 
     Raises:
         PolycovError: if fsspec does not know the address.
@@ -137,7 +137,7 @@ def open_store(address: str) -> tuple[Any, str]:
     try:
         store, inside = url_to_fs(address)
     except ImportError as error:
-        raise MissingDependencyError(f"{address!r} needs a package of fsspec: {error}.") from error
+        raise MissingDependencyError(f"{address!r} needs another package for fsspec: {error}.") from error
     except ValueError as error:
         raise PolycovError(f"Cannot read {address!r}: {error}.") from error
     return store, str(inside)
@@ -158,8 +158,7 @@ def attempt(address: str, work: Callable[[Any, str], Result]) -> Result:
             raise
         except Exception as error:  # every store has errors of its own
             if pause is None:
-                reason = str(error).partition("\n")[0] or type(error).__name__
-                raise ConnectionError(f"Cannot reach {address!r}: {reason}.") from error
+                raise ConnectionError(f"Cannot reach {address!r}: {first_line(error)}.") from error
             time.sleep(pause)
     raise AssertionError
 

@@ -1,4 +1,4 @@
-"""Images wherever they are: files, members of tars and rows of Parquet files, here or in object stores."""
+"""Images from anywhere: files, members of tars and rows of Parquet files, here or in object stores."""
 
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -11,7 +11,7 @@ from polycov.data.image_files import Content, UnreadableImageError
 from polycov.data.parquet_rows import RowGroup, count_rows, read_row_group
 from polycov.data.tar_members import iterate_members, read_member
 from polycov.data.walk import ARCHIVES, PARQUET, images_or_archives, is_image, iterate_images
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, first_line
 
 Item = str | tuple[str, str] | tuple[str, int] | tuple[str, str, int, int]
 """Where an image is: a file; a damaged tar or Parquet file and what is wrong with it; a Parquet file and a row; or a
@@ -50,9 +50,9 @@ def _in_archive(file: str) -> Iterator[Item]:
             yield from ((file, *member) for member in iterate_members(file) if is_image(member[0]))
     except (MissingDependencyError, ConnectionError):
         raise
-    # Whatever a damaged file makes its reader raise.
+    # A damaged file makes its reader raise many kinds.
     except (tarfile.TarError, OSError, ValueError, EOFError, OverflowError, RecursionError) as error:
-        yield file, f"it is damaged: {str(error).partition(chr(10))[0].rstrip('.') or type(error).__name__}"
+        yield file, f"it is damaged: {first_line(error)}"
 
 
 def item_name(item: Item) -> str:

@@ -24,13 +24,13 @@ class CachedStore:
     """One feature store in a cache.
 
     Attributes:
-        folder: of the store; its name says nothing to a reader, but is unique.
-        what: it holds, in words.
+        folder: folder of the store; its name is unique, but means nothing to a reader.
+        what: what it holds, in words.
         images: their number.
         stored: how many of them have features; fewer than ``images`` if it was interrupted.
         bytes: on disk.
         used: when it was last opened, in seconds since 1970.
-        files: to check; None if nothing says what is in them.
+        files: its files, to check; None if nothing says what they hold.
     """
 
     folder: Path
@@ -110,7 +110,7 @@ def select_stores(
 
     Args:
         stores: to choose from.
-        names: the first letters of names, or a part of what they hold.
+        names: beginnings of names, or parts of what stores hold.
         older_than: days since they were last used.
         incomplete: only those without features of all images.
 
@@ -133,7 +133,7 @@ def _matches(store: CachedStore, name: str) -> bool:
 
 
 def remove_stores(stores: Iterable[CachedStore], progress: Progress = SILENT) -> list[CachedStore]:
-    """Removes stores, but none that a process uses; returns those that are gone.
+    """Removes the stores that no process is using; returns those removed.
 
     Args:
         stores: to remove.
@@ -146,7 +146,7 @@ def remove_stores(stores: Iterable[CachedStore], progress: Progress = SILENT) ->
         (store.folder / IN_USE).touch()
         with folder_lock(store.folder / IN_USE, wait=False) as (alone, _):
             if not alone:
-                progress.message(f"note: {store.name} is in use, and stays")
+                progress.message(f"note: {store.name} is in use and is kept")
                 continue
             moved = store.folder.with_name(f"{REMOVED}{uuid.uuid4().hex[:12]}")
             os.replace(store.folder, moved)  # at once: nobody sees half a store

@@ -38,13 +38,13 @@ class FeatureStore:
     When all processes are done, each can read all features. Separate programs may fill one store at the same time: the
     first to complete a shard stores it.
 
-    With a basis, the coordinates of the features in it are stored: fewer channels. Written and read are features with
+    With a basis, the coordinates of the features in it are stored: fewer channels. Features are written and read with
     all channels; `coordinates` reads what is stored.
 
     Attributes:
         names: names of the images; an index is a position in them.
         shape: shape of the features of one image: maps (C, H, W) or tokens (N, C).
-        basis: in which the features are stored; None if they are stored as they are.
+        basis: basis in which the features are stored; None if they are stored as they are.
     """
 
     def __init__(self, files: ShardFiles, names: Sequence[str], basis: ChannelBasis | None = None) -> None:

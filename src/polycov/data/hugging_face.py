@@ -7,7 +7,7 @@ from typing import Any
 from polycov.data.class_folders import SPLIT_NAMES
 from polycov.data.image_files import Content
 from polycov.data.images import SPLITS, ImageData, Samples
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import PolycovError, first_line, require_module
 
 Item = tuple[str, int]  # table, row
 
@@ -66,18 +66,13 @@ def read_hugging_face(name: str) -> ImageData:
 
 def _load(name: str) -> tuple[dict[str, Any], Any]:
     """The tables of a dataset, and the library that reads them."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingDependencyError(
-            "hfds/… needs Hugging Face datasets. Install it with: pip install 'polycov[data]'"
-        ) from error
+    sentence = "hfds/… needs Hugging Face datasets. Install it with: pip install 'polycov[data]'"
+    datasets = require_module("datasets", sentence)
     try:
         saved = (Path(name) / "dataset_dict.json").is_file()
         return datasets.load_from_disk(name) if saved else datasets.load_dataset(name), datasets
     except Exception as error:  # no network, no such name, damaged files: each raises another kind
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PolycovError(f"Cannot read the dataset {name!r}: {reason}") from error
+        raise PolycovError(f"Cannot read the dataset {name!r}: {first_line(error)}.") from error
 
 
 def _samples(source: Rows, table: str, label: str) -> Samples:

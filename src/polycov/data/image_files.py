@@ -2,17 +2,16 @@
 
 import io
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from polycov.errors import PolycovError
+from polycov.system.files import open_regular
 
 # Explicit, because some of Pillow's decoders are dangerous: EPS starts another program.
 FORMATS = ("AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PCX", "PNG", "PPM", "QOI", "TGA", "TIFF", "WEBP")
@@ -66,7 +65,7 @@ def read_image(
         least: decode a JPEG at a half, a quarter or an eighth of its size, as long as no side is below this.
 
     Raises:
-        UnreadableImageError: if it cannot be read, for whatever reason.
+        UnreadableImageError: if it cannot be read, for any reason.
     """
     if name is None:
         name = os.fspath(content) if isinstance(content, str | os.PathLike) else "image"
@@ -94,20 +93,6 @@ def _opened(content: Content) -> Iterator[Image.Image]:
     opened = io.BytesIO(content) if isinstance(content, bytes) else open_regular(Path(content))
     with opened as file, Image.open(file, formats=_formats()) as image:
         yield image
-
-
-def open_regular(path: Path) -> BinaryIO:
-    """Opens a regular file: reading a pipe or a device may never end.
-
-    Raises:
-        ValueError: if it is anything else.
-        OSError: if it cannot be opened.
-    """
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return os.fdopen(descriptor, "rb")
-    os.close(descriptor)
-    raise ValueError("it is not a regular file")
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:

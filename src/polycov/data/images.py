@@ -33,7 +33,7 @@ class Source(Protocol):
 
     @property
     def always_readable(self) -> bool:
-        """Whether no image can be broken."""
+        """Whether images can never be broken."""
 
 
 @dataclass(frozen=True)

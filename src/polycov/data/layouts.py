@@ -8,7 +8,7 @@ import numpy as np
 
 from polycov.data.class_folders import file_samples
 from polycov.data.images import SPLITS, ImageData, Samples, Split
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import PolycovError, first_line, require_module
 from polycov.system.files import read_lines
 
 
@@ -112,16 +112,11 @@ def _car_classes(path: Path) -> list[str]:
 
 
 def _read_matlab(path: Path) -> Any:
+    scipy = require_module("scipy.io", "Stanford Cars needs SciPy. Install it with: pip install 'polycov[data]'")
     try:
-        from scipy.io import loadmat
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Stanford Cars needs SciPy. Install it with: pip install 'polycov[data]'"
-        ) from error
-    try:
-        return loadmat(path, squeeze_me=True)
+        return scipy.loadmat(path, squeeze_me=True)
     except Exception as error:  # a damaged file raises many kinds
-        raise PolycovError(f"Cannot read {str(path)!r}: {str(error).splitlines()[0]}") from error
+        raise PolycovError(f"Cannot read {str(path)!r}: {first_line(error)}.") from error
 
 
 def _listed(root: Path, pairs: Mapping[Split, Sequence[tuple[str, int]]], classes: int) -> dict[Split, Samples]:

@@ -148,7 +148,7 @@ def _load(
 
 
 def _without_traceback(loader: "DataLoader[Row]") -> Iterator[Any]:
-    """The batches; an error of the network comes without the traceback that a worker adds to its text."""
+    """The batches; a network error comes without the traceback that a worker adds to its text."""
     try:
         yield from loader
     except ConnectionError as error:

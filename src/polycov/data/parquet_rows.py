@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from polycov.data.addresses import open_address
-from polycov.errors import MissingDependencyError
+from polycov.errors import require_module
 
 MAX_GROUP = 2**31  # bytes of the images in a row group, which is read as a whole
 USUAL = ("image", "img", "jpg", "jpeg", "png", "webp", "bytes")  # names of columns of images
@@ -47,7 +47,7 @@ def count_rows(address: str) -> int:
     """Returns the number of rows of a Parquet file with images.
 
     Raises:
-        ValueError: if it is no Parquet file, or has no column of images.
+        ValueError: if it is not a Parquet file, or has no column of images.
         OSError: if it cannot be read.
     """
     with _opened(address) as file:
@@ -110,11 +110,7 @@ def _column(schema: Any) -> str:
 
 @contextmanager
 def _opened(address: str) -> Iterator[Any]:
-    try:
-        from pyarrow.parquet import ParquetFile
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{address!r} needs pyarrow. Install it with: pip install 'polycov[data]'"
-        ) from error
-    with open_address(address) as opened, ParquetFile(opened) as file:
+    sentence = f"{address!r} needs pyarrow. Install it with: pip install 'polycov[data]'"
+    parquet = require_module("pyarrow.parquet", sentence)
+    with open_address(address) as opened, parquet.ParquetFile(opened) as file:
         yield file

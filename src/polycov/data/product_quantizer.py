@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polycov.errors import MissingDependencyError, NotFittedError, PolycovError, positive_int
+from polycov.errors import NotFittedError, PolycovError, positive_int, require_module
 
 BITS = 4  # of a code: sixteen centroids can be fitted to few features
 DIMENSIONS = 4  # kept for each byte
@@ -42,7 +42,8 @@ class ProductQuantizer:
             PolycovError: if there are fewer than sixteen features, or fewer components than parts.
             MissingDependencyError: if faiss is not installed.
         """
-        faiss = _faiss()
+        sentence = "Product quantisation needs faiss. Install it with: pip install 'polycov[search]'"
+        faiss = require_module("faiss", sentence)
         parts, (count, width) = self.bytes * 8 // BITS, features.shape
         if count < 2**BITS or min(count, width) < parts:
             raise PolycovError(
@@ -86,13 +87,3 @@ def _components(features: Tensor, count: int) -> tuple[Tensor, Tensor]:
     else:
         components = torch.linalg.eigh(rows.mT @ rows)[1][:, -count:].flip(1).mT
     return mean.float(), components.float()
-
-
-def _faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Product quantisation needs faiss. Install it with: pip install 'polycov[search]'"
-        ) from error
-    return faiss

@@ -27,7 +27,7 @@ from polycov.progress import Progress
 BUILT_IN: dict[str, Callable[[], ImageData]] = {"typefaces": read_typefaces}
 # Each returns None if a folder has another layout.
 LAYOUTS: list[Callable[[Path], ImageData | None]] = [read_cub, read_aircraft, read_cars, read_folders, read_tars]
-MOSTLY = 0.5  # the share of one class in the test images from which on a note says so
+MOSTLY = 0.5  # a note is made if one class has at least this share of the test images
 PREFIXES = ("hfds/", "hfids/", "wds/", "tfds/", "torch/")
 
 
@@ -184,7 +184,7 @@ def _check_options(val_fraction: float, test_fraction: float, split_seed: int, v
 
 
 def read_splits(data: str | Path) -> ImageData:
-    """Reads images in their published splits, whichever those are; arguments and errors as in `read_data`."""
+    """Reads images in their published splits, if any; arguments and errors as in `read_data`."""
     data = str(data)
     if data in BUILT_IN:
         return BUILT_IN[data]()

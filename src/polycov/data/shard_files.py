@@ -113,10 +113,10 @@ class ShardFiles:
             self._checksums[shard] = checksum
 
     def repeat(self, shard: int, original: int) -> None:
-        """Stores a shard that has the same rows as another, as a second name of its file: it takes no disk.
+        """Stores a shard that has the same rows as another, as a second name of its file, which takes no disk space.
 
         Raises:
-            OSError: if the file system has no such names.
+            OSError: if the file system has no hard links.
         """
         with self._lock():
             os.link(self._path(original), self._path(shard))
@@ -137,7 +137,7 @@ class ShardFiles:
         return self._mapped[shard]
 
     def _hold(self) -> None:
-        """Marks the folder as in use, as long as this object lives."""
+        """Marks the folder as in use as long as this object lives."""
         descriptor = hold_in_use(self.folder / IN_USE)
         if descriptor >= 0:
             weakref.finalize(self, os.close, descriptor)

@@ -32,16 +32,12 @@ class Tars:
     def __getstate__(self) -> dict[str, Any]:
         return {"shards": self.shards, "handles": {}}  # another process opens its own
 
-    def read(self, item: Item) -> bytes:
-        """Returns the bytes of a member."""
+    def open(self, item: Item) -> bytes:
+        """The bytes of a member."""
         shard, _, offset, size = item
         if shard not in self.handles:
             self.handles[shard] = os.open(self.shards[shard], os.O_RDONLY)
         return os.pread(self.handles[shard], size, offset)
-
-    def open(self, item: Item) -> bytes:
-        """The bytes of an image."""
-        return self.read(item)
 
     def name(self, item: Item) -> str:
         """Shard and member."""
@@ -107,9 +103,9 @@ def _read_members(source: Tars, shard: int) -> list[tuple[Item, str]]:
         if f".{extension}".endswith(extensions):
             images.append(item)
         elif extension == "cls":
-            labels[_key(name)] = source.read(item).decode().strip()
+            labels[_key(name)] = source.open(item).decode().strip()
         elif extension == "json":
-            label = parse_json(source.read(item)).get("label")
+            label = parse_json(source.open(item)).get("label")
             if label is not None:
                 labels.setdefault(_key(name), str(label))
     if labels:

@@ -80,7 +80,7 @@ class Preprocessing:
 
     @property
     def decoded_side(self) -> int | None:
-        """The least side that a JPEG has to be decoded at; None for its own, as random areas need.
+        """The smallest side at which a JPEG may be decoded; None for full size, which random areas need.
 
         With ``draft``, twice the side it is resized to: the decoder shrinks by 2, 4 or 8, and the filter does the rest.
         """

@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from polycov.data.images import ImageData, Samples, Split
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import PolycovError, require_module
 
 FACES = {
     "DejaVu Sans": "DejaVuSans.ttf",
@@ -77,12 +77,8 @@ def read_typefaces() -> ImageData:
         MissingDependencyError: if matplotlib is not installed.
         PolycovError: if one of its fonts is missing.
     """
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise MissingDependencyError(
-            "The typefaces need the fonts of matplotlib. Install it with: pip install 'polycov[cli]'"
-        ) from error
+    sentence = "The typefaces need the fonts of matplotlib. Install it with: pip install 'polycov[cli]'"
+    matplotlib = require_module("matplotlib", sentence)
     source = Typefaces(Path(matplotlib.get_data_path()) / "fonts" / "ttf")
     missing = [file for file in FACES.values() if not (source.fonts / file).is_file()]
     if missing:

@@ -9,7 +9,7 @@ from typing import Any
 from polycov.engines.work import Outcome
 from polycov.errors import PolycovError
 
-Worker = Any  # whatever a crew calls one; hashable
+Worker = Any  # anything hashable that a crew uses to name one
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Crew(ABC):
 
     @abstractmethod
     def wait(self) -> list[tuple[Worker, Outcome | None]]:
-        """Waits a moment; returns the workers that are ready or done, with None for those that died."""
+        """Waits a moment; returns the workers that are ready or done with their outcomes, None for those that died."""
 
     @abstractmethod
     def dismiss(self) -> None:
@@ -48,7 +48,7 @@ class _Queue:
         self._waiting: list[Handed] = []
 
     def holds(self, count: int) -> bool:
-        """Whether there are so many."""
+        """Whether at least so many tasks are left."""
         fresh = itertools.islice(self._tasks, max(count - len(self._waiting), 0))
         self._waiting += [Handed(task) for task in fresh]
         return len(self._waiting) >= count
@@ -59,8 +59,8 @@ class _Queue:
     def put_back(self, handed: Handed) -> None:
         if handed.deaths >= self._retries:
             raise PolycovError(
-                f"{handed.deaths + 1} worker processes died one after another on the same task, perhaps because their "
-                "memory did not suffice. What is done is kept: run the same command again to resume."
+                f"{handed.deaths + 1} worker processes died one after another on the same task, perhaps for lack "
+                "of memory. What is done is kept: run the same command again to resume."
             )
         self._waiting.insert(0, Handed(handed.task, handed.deaths + 1))
 

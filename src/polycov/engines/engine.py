@@ -50,7 +50,7 @@ class EngineOptions(Structured):
 
 
 class Engine:
-    """Does work, task by task, as a context manager: processes it started end with the block.
+    """Does work task by task, as a context manager: the processes it starts end with the block.
 
     Args:
         options: who works; by default this process.
@@ -86,7 +86,7 @@ class Engine:
 
         Args:
             work: what to do.
-            tasks: taken one by one, whenever somebody is free.
+            tasks: taken one by one, as workers become free.
 
         Raises:
             MissingDependencyError: if Ray is not installed.

@@ -12,7 +12,7 @@ from polycov.system.signals import exit_when_stuck, stop_on_signals, stop_with
 def main() -> None:
     """Does tasks until there are no more, or the owner is gone."""
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what anything prints is no answer
+    os.dup2(2, 1)  # so that nothing printed is taken for an answer
     try:
         with stop_on_signals(), exit_when_stuck():
             stop_with(parent=int(sys.argv[1]))

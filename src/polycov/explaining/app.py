@@ -142,8 +142,6 @@ def make_app(
     """
     gradio = import_gradio()
     loaded = load_runs(runs, device=device, neighbours=neighbours, progress=progress)
-    classes = list(dict.fromkeys(name for run in loaded for name in run.model.classes))
-    names = [(name, CLASS + name) for name in classes]
 
     def show(upload: dict[str, Any] | None, explained: str, against: str) -> str:
         return answer(loaded, upload, explained, against)
@@ -155,18 +153,7 @@ def make_app(
         )
         with gradio.Row():
             with gradio.Column(scale=2, min_width=280):
-                image = gradio.Image(
-                    label="image", sources=["upload", "clipboard", "webcam"], height=320, buttons=[], elem_id="image"
-                )
-                explained = gradio.Dropdown(
-                    [("the predicted class", PREDICTED), *names], value=PREDICTED, label="Explain", elem_id="explain"
-                )
-                against = gradio.Dropdown(
-                    [("nothing", NOTHING), ("the runner-up", RUNNER_UP), *names],
-                    value=NOTHING,
-                    label="Against",
-                    elem_id="against",
-                )
+                image, explained, against = _controls(gradio, loaded)
             with gradio.Column(scale=3 + 2 * min(len(loaded), 3), min_width=280):
                 results = gradio.HTML(show(None, PREDICTED, NOTHING), elem_id="results")
         image.async_move_resource_to_block_cache = _local_files(gradio, image.async_move_resource_to_block_cache)
@@ -181,6 +168,22 @@ def make_app(
             api_visibility="private",
         )
     return app
+
+
+def _controls(gradio: Any, runs: Sequence[LoadedRun]) -> tuple[Any, Any, Any]:
+    """The image, the class to explain, and what to compare it with."""
+    classes = dict.fromkeys(name for run in runs for name in run.model.classes)
+    names = [(name, CLASS + name) for name in classes]
+    image = gradio.Image(
+        label="image", sources=["upload", "clipboard", "webcam"], height=320, buttons=[], elem_id="image"
+    )
+    explained = gradio.Dropdown(
+        [("the predicted class", PREDICTED), *names], value=PREDICTED, label="Explain", elem_id="explain"
+    )
+    against = gradio.Dropdown(
+        [("nothing", NOTHING), ("the runner-up", RUNNER_UP), *names], value=NOTHING, label="Against", elem_id="against"
+    )
+    return image, explained, against
 
 
 def _local_files(gradio: Any, move: Any) -> Any:

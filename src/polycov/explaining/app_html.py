@@ -1,7 +1,5 @@
 """The results of the app as HTML, with images inline: nothing is served as a file."""
 
-import base64
-import io
 from collections.abc import Sequence
 from html import escape
 
@@ -12,6 +10,7 @@ from torch import Tensor
 
 from polycov.explaining.explanation import EXACT, Explanation
 from polycov.explaining.neighbour import Neighbour
+from polycov.system.pages import data_url
 
 FOR, AGAINST = (230, 97, 1), (44, 96, 200)  # orange and blue, which colour-blind people can tell apart
 MAP_SIDE, THUMBNAIL_SIDE = 192, 160
@@ -32,14 +31,6 @@ def as_image(pixels: Tensor) -> Image.Image:
     return Image.fromarray((255 * pixels).round().byte().permute(1, 2, 0).numpy())
 
 
-def data_url(image: Image.Image) -> str:
-    """Returns an image as a data URL: PNG if it is transparent, else JPEG."""
-    kind = "png" if image.mode == "RGBA" else "jpeg"
-    file = io.BytesIO()
-    image.save(file, kind, **({} if kind == "png" else {"quality": 85}))
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
-
-
 def signed(value: float) -> str:
     """Returns a number with its sign.
 
@@ -47,7 +38,7 @@ def signed(value: float) -> str:
         >>> signed(-0.5), signed(2)
         ('−0.50', '+2.00')
     """
-    return f"{value:+.2f}".replace("-", "−")
+    return f"{round(value, 2) + 0.0:+.2f}".replace("-", "−")  # no minus zero
 
 
 def message(text: str) -> str:

@@ -66,7 +66,7 @@ def serve(
     Args:
         app: from `polycov.explaining.app.make_app`.
         host: to listen on; None for what GRADIO_SERVER_NAME says, as a Hugging Face Space needs.
-        port: to listen on; None for the first that is free from 7860 on.
+        port: to listen on; None for the first free one from 7860 on.
         max_upload_mb: the largest file, in megabytes.
         open_browser: open the page in a browser.
         block: return only when interrupted.

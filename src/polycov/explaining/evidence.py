@@ -53,7 +53,7 @@ def collect_evidence(pool: Pool, features: Tensor, weights: Tensor | None = None
     """
     tokens, weights = as_tokens(features, weights)
     if pool.prefix_tokens:
-        raise PolycovError("There is no explanation by regions of a pool that reads a class token.")
+        raise PolycovError("A pool that reads a class token cannot be explained by regions.")
     with torch.no_grad():
         if isinstance(pool, SecondOrderPool):
             return second_order_evidence(pool, tokens, weights)

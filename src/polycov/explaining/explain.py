@@ -1,6 +1,5 @@
 """Explaining predictions in one call."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ from polycov.data.image_files import read_image
 from polycov.errors import PolycovError, known
 from polycov.explaining.evidence import collect_evidence
 from polycov.explaining.explanation import EXACT, FIXED, ChannelPair, Explanation
+from polycov.explaining.regions import grid_of
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
 from polycov.pooling.pool import Pool
@@ -156,7 +156,6 @@ def explain_seen(
     weights, bias = _weights(model, targets, others)
     evidence = collect_evidence(model.pool, local)
     regions, constant = evidence.locations(weights)
-    height, width = map_size(local)
     probabilities, shown = logits.softmax(1), unprepared(model, seen.images)
     telling = evidence.channel_pairs(weights)
     return [
@@ -168,7 +167,7 @@ def explain_seen(
             against=None if (other := others[i]) is None else model.classes[other],
             score=float(logits[i, targets[i]] - (0.0 if other is None else logits[i, other])),
             constant=float(constant[i] + bias[i]),
-            regions=regions[i].reshape(height, width).cpu(),
+            regions=regions[i].reshape(grid_of(local)).cpu(),
             channel_pairs=_largest(telling[i], channel_pairs),
             note=_note(model.pool),
             _pairs=partial(_pairs, model.pool, local[i : i + 1], weights[i : i + 1]),
@@ -186,14 +185,6 @@ def _weights(model: Model, targets: Sequence[int], others: Sequence[int | None])
             rows[i] -= weight[other]
             offsets[i] -= bias[other]
     return rows, offsets
-
-
-def map_size(local: Tensor) -> tuple[int, int]:
-    """Returns height and width of local features, maps (B, C, H, W) or tokens (B, N, C) of a square."""
-    if local.ndim == 4:
-        return local.shape[2], local.shape[3]
-    side = math.isqrt(local.shape[1])
-    return (side, side) if side * side == local.shape[1] else (1, local.shape[1])
 
 
 def unprepared(model: Model, images: Tensor) -> Tensor:

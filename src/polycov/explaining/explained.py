@@ -33,7 +33,7 @@ class ExplainedImage:
         views: explanations of one image, the most telling first: the class against another, the class, the other.
         neighbours: similar training images, the most similar first.
         truth: the true class; None if it is unknown.
-        anchor: by which a page can be linked to; None for a number.
+        anchor: where a link to the image leads on a page; None for a number.
     """
 
     views: Sequence[Explanation]

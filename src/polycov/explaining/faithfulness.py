@@ -18,7 +18,8 @@ from polycov.explaining.evidence import Evidence, collect_evidence
 from polycov.explaining.faithfulness_options import CAMS, FaithfulnessOptions
 from polycov.explaining.faithfulness_result import CurveRecord, Faithfulness
 from polycov.explaining.grad_cam import find_block, grad_cam, hires_cam
-from polycov.explaining.hiding import grid_of, hide_cells, replacement
+from polycov.explaining.hiding import hide_cells, replacement
+from polycov.explaining.regions import grid_of
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
 from polycov.pooling.tokens import maps_to_tokens

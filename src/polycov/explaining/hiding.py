@@ -1,6 +1,5 @@
 """Hiding regions of an image: cells of the local feature map, replaced by a blurred image or by the mean colour."""
 
-import math
 from typing import Literal, get_args
 
 import torch
@@ -10,19 +9,6 @@ from polycov.errors import PolycovError, known
 
 Hide = Literal["blur", "mean"]
 BLUR = 1 / 20  # standard deviation of the blur, over the side of the image
-
-
-def grid_of(features: Tensor) -> tuple[int, int]:
-    """Returns the height and width of local features, maps (B, C, H, W) or tokens (B, N, C) of a square image.
-
-    Example:
-        >>> grid_of(torch.zeros(1, 9, 2)), grid_of(torch.zeros(1, 2, 3, 4))
-        ((3, 3), (3, 4))
-    """
-    if features.ndim == 4:
-        return features.shape[2], features.shape[3]
-    side = math.isqrt(features.shape[1])
-    return (side, side) if side**2 == features.shape[1] else (1, features.shape[1])
 
 
 def replacement(image: Tensor, hide: Hide = "blur") -> Tensor:

@@ -1,27 +1,22 @@
 """The page of explanations: one self-contained file that needs no network."""
 
 import base64
-import io
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
-from polycov.errors import MissingDependencyError, PolycovError
-from polycov.explaining.app_html import breakable
+from polycov.errors import PolycovError
+from polycov.explaining.app_html import as_image, breakable, signed
 from polycov.explaining.explained import ExplainedImage
 from polycov.explaining.explanation import Explanation
 from polycov.explaining.neighbour import Neighbour
 from polycov.explaining.regions import RegionGrid
-from polycov.system.files import write_text
+from polycov.system.pages import data_url, short_name, write_page
 
 LEVELS = 127
 
@@ -41,32 +36,19 @@ def write_explanation_page(path: str | Path, items: Sequence[ExplainedImage | Ex
 
         write_explanation_page("page.html", polycov.explain("runs/birds-1", "warbler.jpg", against="runner-up"))
     """
-    try:
-        from jinja2 import Environment
-    except ImportError as error:
-        raise MissingDependencyError("The page needs Jinja2. Install it with: pip install 'polycov[train]'") from error
-    from markupsafe import Markup
-
     if not items:
         raise PolycovError("Expected explanations, got none.")
     images = [item if isinstance(item, ExplainedImage) else ExplainedImage([item]) for item in items]
     images = [replace(image, anchor=anchor_of(image.anchor or f"image-{i}")) for i, image in enumerate(images, 1)]
-    here = files("polycov.explaining")
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["breakable"] = lambda name: Markup(breakable(name))
-    template = environment.from_string(here.joinpath("page.html").read_text("utf-8"))
-    data = json.dumps([_data(image) for image in images], allow_nan=False)
-    text = template.render(
+    return write_page(
+        path,
+        "polycov.explaining",
+        "page",
+        data=[_data(image) for image in images],
+        filters={"breakable": breakable},
         title=images[0].views[0].question if len(images) == 1 else f"Explanations of {len(images)} images",
-        style=Markup(here.joinpath("page.css").read_text("utf-8")),
-        script=Markup(here.joinpath("page.js").read_text("utf-8")),
-        json=Markup(data.replace("<", "\\u003c")),  # so that no name can end the script
         images=[_image(image) for image in images],
     )
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-    return path
 
 
 def anchor_of(name: str) -> str:
@@ -125,7 +107,7 @@ def _image(image: ExplainedImage) -> dict[str, Any]:
     """What the template shows."""
     first = image.views[0]
     return {
-        "name": _short(first.name),
+        "name": short_name(first.name),
         "anchor": image.anchor,
         "source": _jpeg(first.image),
         "small": _jpeg(first.image, 240),
@@ -148,17 +130,17 @@ def _view(view: Explanation) -> dict[str, Any]:
         "label": f"{view.target} against {view.against}" if view.against else view.target,
         "question": view.question,
         "rows": [
-            (f"regions for {view.target}", _signed(float(regions.clamp(min=0).sum()))),
+            (f"regions for {view.target}", signed(float(regions.clamp(min=0).sum()))),
             (
                 f"regions {f'for {view.against}' if view.against else f'against {view.target}'}",
-                _signed(float(regions.clamp(max=0).sum())),
+                signed(float(regions.clamp(max=0).sum())),
             ),
-            ("belongs to no region", _signed(view.constant)),
+            ("belongs to no region", signed(view.constant)),
         ],
-        "score": _signed(view.score),
+        "score": signed(view.score),
         "score_name": "difference of the scores" if view.against else "score",
         "summary": _summary(regions),
-        "channels": [(pair.first, pair.second, _signed(pair.contribution)) for pair in view.channel_pairs],
+        "channels": [(pair.first, pair.second, signed(pair.contribution)) for pair in view.channel_pairs],
     }
 
 
@@ -169,7 +151,7 @@ def _summary(regions: Tensor) -> str:
     texts = []
     for words, chosen in (("Most for", order[:3]), ("most against", order[::-1][:3])):
         places = ", ".join(
-            f"row {i // width + 1}, column {i % width + 1} ({_signed(float(regions.flatten()[i]))})" for i in chosen
+            f"row {i // width + 1}, column {i % width + 1} ({signed(float(regions.flatten()[i]))})" for i in chosen
         )
         texts.append(f"{words}: {places}")
     return f"A map of {height} by {width} regions. {'; '.join(texts)}."
@@ -189,20 +171,6 @@ def _neighbour(near: Neighbour) -> dict[str, Any]:
     }
 
 
-def _short(name: str) -> str:
-    """The file and its folder: a page is shown to others, whom the rest of the path does not concern."""
-    return "/".join(Path(name).parts[-2:])
-
-
-def _signed(value: float) -> str:
-    return f"{round(value, 2) + 0.0:+.2f}".replace("-", "−")  # no minus zero
-
-
 def _jpeg(image: Tensor, side: int | None = None) -> str:
     """An image with values from 0 to 1, (3, H, W), as a data URL."""
-    pixels = Image.fromarray((image.permute(1, 2, 0).numpy() * 255).round().astype(np.uint8))
-    if side is not None:
-        pixels.thumbnail((side, side))
-    file = io.BytesIO()
-    pixels.save(file, "jpeg", quality=85)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+    return data_url(as_image(image), side=side)

@@ -51,9 +51,14 @@ def _from_zero(stage: Post) -> Pullback:
     return pull_back
 
 
+def factors_of(vector: Tensor, output: Tensor) -> Tensor:
+    """Returns the factors by which a normalisation multiplies the entries of a vector; 0 for entries of 0."""
+    return torch.where(vector == 0, 0.0, output / torch.where(vector == 0, 1.0, vector))
+
+
 def _elementwise(vector: Tensor, output: Tensor) -> Pullback:
     """A normalisation, as the factors by which it multiplies this vector."""
-    factors = torch.where(vector == 0, 0.0, output / torch.where(vector == 0, 1.0, vector))
+    factors = factors_of(vector, output)
     return lambda weights: (weights * factors, weights.new_zeros(len(weights)))
 
 

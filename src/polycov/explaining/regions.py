@@ -1,9 +1,23 @@
-"""Locations of a map summed into a grid of regions, so that pairs of regions stay few enough to look at."""
+"""The grid of locations of a map, and their sums over regions, so that pairs of regions stay few enough to look at."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+
+def grid_of(features: Tensor) -> tuple[int, int]:
+    """Returns the height and width of local features, maps (B, C, H, W) or tokens (B, N, C) of a square image.
+
+    Example:
+        >>> grid_of(torch.zeros(1, 9, 2)), grid_of(torch.zeros(1, 2, 3, 4))
+        ((3, 3), (3, 4))
+    """
+    if features.ndim == 4:
+        return features.shape[2], features.shape[3]
+    side = math.isqrt(features.shape[1])
+    return (side, side) if side**2 == features.shape[1] else (1, features.shape[1])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from polycov.explaining.evidence import Evidence, FirstOrderEvidence, SideBySideEvidence, collect_evidence
+from polycov.explaining.pull_back import factors_of
 from polycov.explaining.regions import RegionGrid
 from polycov.explaining.second_order import SecondOrderEvidence
 from polycov.pooling.pool import Pool
@@ -47,7 +48,7 @@ def _shares(pool: Pool, evidence: Evidence, grid: RegionGrid) -> tuple[Tensor, T
         if stage.affine or stage.degree is None:  # affine, or its tangent at this vector
             shares = _tangent(stage, vector, shares)
         else:
-            shares = shares * torch.where(vector == 0, 0.0, output / torch.where(vector == 0, 1.0, vector))
+            shares = shares * factors_of(vector, output)
         vector = output
     return shares, vector
 

@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from polycov.data.broken import find_broken
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
-from polycov.data.read import read_data
 from polycov.errors import PolycovError
-from polycov.explaining.explain import map_size, unprepared
+from polycov.explaining.explain import unprepared
 from polycov.explaining.neighbour import Neighbour, Shares
-from polycov.explaining.regions import RegionGrid
+from polycov.explaining.regions import RegionGrid, grid_of
 from polycov.explaining.shares import region_shares
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
 from polycov.models.tensors import digest
 from polycov.progress import SILENT, Progress
 from polycov.system.files import cache_folder
+from polycov.training.assembly import read_split
 from polycov.training.batches import BatchSource, FeatureBatches, ImageBatches
 from polycov.training.config import Config
 from polycov.training.features import extract_features, stored_channels
@@ -71,14 +71,7 @@ class TrainingImages:
         Raises:
             PolycovError: if the images are not there any more.
         """
-        cache, options = cache_folder(cache), config.split
-        data = read_data(
-            config.data,
-            val_fraction=options.val_fraction,
-            test_fraction=options.test_fraction,
-            split_seed=options.split_seed,
-            val_seed=options.val_seed,
-        )
+        cache, data = cache_folder(cache), read_split(config.data, config.split)
         data = data.without(set(find_broken(data, cache, workers=max(workers, 1), progress=progress)))
         frozen = config.training.freeze or config.training.probe
         return cls.prepare(
@@ -178,7 +171,7 @@ class TrainingImages:
     def _shares(self, image: Tensor) -> Shares:
         with evaluation_mode(self.model):
             local = self.model.local_features(image[None].to(self.model.device))
-            grid = RegionGrid(*map_size(local), REGIONS)
+            grid = RegionGrid(*grid_of(local), REGIONS)
             vectors = region_shares(self.model.pool, local, grid).float().cpu()
         length = torch.linalg.vector_norm(vectors.sum(0)).clamp(min=1e-30)
         return Shares(vectors / length, (grid.rows, grid.columns))

@@ -1,1 +1,1 @@
-"""Using a trained model: evaluate, predict, embed."""
+"""Using a trained model: evaluate, predict, embed, search; comparing features: neighbours, retrieval, episodes."""

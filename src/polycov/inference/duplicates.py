@@ -49,7 +49,7 @@ def find_duplicates(
 
 
 def _row_blocks(gallery: Gallery, progress: Progress) -> Iterator[tuple[Tensor, Tensor, int]]:
-    """Features (n, D), their numbers (n,) and their first shard, so many at a time as may be in memory."""
+    """Features (n, D), their numbers (n,) and their first shard, as many at a time as fit into memory."""
     size = gallery.manifest.shard_size
     per_block = max(min(BLOCK // gallery.manifest.dimensions, ROWS) // size, 1)
     with progress.task("comparing", gallery.shard_count) as task:

@@ -12,12 +12,11 @@ from polycov.data.anywhere import iterate_items
 from polycov.engines.engine import Engine
 from polycov.errors import PolycovError
 from polycov.inference.embed_work import EmbedImages, Part, ShardTask, join_parts
-from polycov.inference.embedder import Embedder, EmbedOptions, make_embedder
+from polycov.inference.embedder import Embedder, EmbedOptions, make_embedder, resolved_source
 from polycov.inference.embedding_folder import EmbeddingFolder, Maker
 from polycov.inference.embedding_shards import ShardFormat, shard_format
 from polycov.inference.embeddings import Embeddings
 from polycov.models.backbones import load_plugin
-from polycov.models.model_folder import ModelFolder
 from polycov.progress import SILENT, Progress
 from polycov.system.devices import choose_device
 from polycov.training.config import replace_options
@@ -130,7 +129,6 @@ def _identity(options: EmbedOptions, kind: ShardFormat, embedder: Embedder) -> d
 
 def _maker(options: EmbedOptions) -> Maker:
     """What makes the features, with full paths."""
-    is_model, weights = ModelFolder(options.source).config.is_file(), Path(options.network.weights)
-    source = str(Path(options.source).resolve()) if is_model else options.source
+    weights = Path(options.network.weights)
     network = replace(options.network, weights=str(weights.resolve())) if weights.is_file() else options.network
-    return Maker(source, options.dim, options.seed, options.images, network)
+    return Maker(resolved_source(options.source), options.dim, options.seed, options.images, network)

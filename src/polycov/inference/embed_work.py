@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,9 +16,8 @@ from polycov.data.quantize import quantize
 from polycov.engines.engine import Engine
 from polycov.engines.work import Work
 from polycov.errors import PolycovError
-from polycov.inference.embedder import Embedder, EmbedOptions, make_embedder
+from polycov.inference.embedder import Embedder, EmbedOptions, make_embedder, resolved_source
 from polycov.inference.embedding_shards import Array, Shard
-from polycov.models.model_folder import ModelFolder
 from polycov.models.plugins import load_plugin
 from polycov.progress import Progress
 from polycov.system.devices import choose_device
@@ -77,8 +75,7 @@ class EmbedImages(Work[ShardTask, Part]):
         self, options: EmbedOptions, engine: Engine, count: int, embedder: Embedder, progress: Progress
     ) -> None:
         runtime = replace(options.runtime, workers=engine.readers(options.runtime.workers))
-        is_model = ModelFolder(options.source).config.is_file()
-        source = str(Path(options.source).resolve()) if is_model else options.source
+        source = resolved_source(options.source)
         self.options, self.count = replace(options, source=source, runtime=runtime), count
         self.digest, self.progress = embedder.digest, progress
         self._embedder: Embedder | None = embedder

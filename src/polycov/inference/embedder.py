@@ -46,7 +46,7 @@ class EmbedOptions(Structured):
     format: Literal["auto", "parquet", "npz"] = "auto"
     """parquet (columns name and feature) or npz (arrays names and features); auto: parquet if pyarrow is installed."""
     dtype: FeatureDtype = "float32"
-    """Of the features on disk; int8 has a column or array of scales, by which features are multiplied."""
+    """Type of the features on disk; int8 has a column or array of scales to multiply the features by."""
     shard_size: int = 1024
     """Images per shard."""
     batch_size: int = 16
@@ -61,6 +61,11 @@ class EmbedOptions(Structured):
     network: NetworkOptions = field(default_factory=NetworkOptions)
     runtime: RuntimeOptions = field(default_factory=RuntimeOptions)
     engine: EngineOptions = field(default_factory=EngineOptions)
+
+
+def resolved_source(source: str) -> str:
+    """Returns the source of features with the full path of a run or model, for other folders and machines."""
+    return str(Path(source).resolve()) if ModelFolder(source).config.is_file() else source
 
 
 class Embedder:

@@ -53,7 +53,7 @@ class Manifest(Structured):
         dimensions: of a feature.
         preprocessing: of the images.
         paths: of images and folders.
-        working_folder: that relative paths begin in.
+        working_folder: folder that relative paths start from.
         shard_size: images per shard.
         format: of the shards.
         dtype: of the features.
@@ -86,8 +86,8 @@ class Skipped(Structured):
 class EmbeddingFolder:
     """The files of an embedding. The images are listed once; each stretch of the list becomes one shard.
 
-    One process writes to it, whoever computes the features. A shard is written in one step, so that memory does not
-    grow with the number of images and an interrupted run resumes.
+    Only one process writes to it, no matter which ones compute the features. A shard is written in one step, so that
+    memory does not grow with the number of images and an interrupted run resumes.
 
     Args:
         path: path of the folder.
@@ -99,7 +99,7 @@ class EmbeddingFolder:
         self._images = self.path / "_images.jsonl"
 
     def writing(self) -> AbstractContextManager[None]:
-        """Makes this process the only one that writes to the folder, which is created if need be.
+        """Makes this process the only one that writes to the folder, which is created if it is missing.
 
         Raises:
             PolycovError: if another process does.
@@ -152,7 +152,7 @@ class EmbeddingFolder:
         """What the folder was made from.
 
         Raises:
-            PolycovError: if the folder is no embedding, or damaged.
+            PolycovError: if the folder is not an embedding, or is damaged.
         """
         values = read_object(self._manifest)
         require_format(

@@ -1,6 +1,5 @@
 """Shards of embeddings: names and features of some images in a Parquet or npz file, with checksums."""
 
-import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,8 +9,9 @@ import numpy as np
 import torch
 
 from polycov.data.quantize import dequantize
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, require_module
 from polycov.system.files import open_to_read
+from polycov.system.text import valid_utf8
 
 ShardFormat = Literal["parquet", "npz"]
 Array = np.ndarray[Any, Any]
@@ -32,9 +32,9 @@ class Shard:
     scales: Array | None = None
 
     def problem(self, names: list[str], dimensions: int, dtype: str) -> str:
-        """Returns in what it is not the shard of these images and features; empty if it is."""
+        """Returns how it differs from a shard of these images and features; empty if it does not."""
         images = len(self.names)
-        if self.names != [as_text(name) for name in names] and self.names != names:
+        if self.names != [valid_utf8(name) for name in names] and self.names != names:
             return "other images"
         if self.features.shape != (images, dimensions) or self.features.dtype != dtype:
             return f"features of shape {self.features.shape} and {self.features.dtype}"
@@ -60,16 +60,11 @@ def fill_shard(path: Path, kind: ShardFormat, shard: Shard) -> None:
         return
     pa, pq = _pyarrow()
     column = pa.FixedSizeListArray.from_arrays(pa.array(shard.features.reshape(-1)), shard.features.shape[1])
-    texts = [as_text(name) for name in shard.names]
-    table = {"name": pa.array(texts, pa.string()), "feature": column}
+    names = [valid_utf8(name) for name in shard.names]  # Parquet holds no others
+    table = {"name": pa.array(names, pa.string()), "feature": column}
     if shard.scales is not None:
         table["scale"] = pa.array(shard.scales)
     pq.write_table(pa.table(table), path, write_page_checksum=True)
-
-
-def as_text(name: str) -> str:
-    """The name of a file for Parquet, whose texts are UTF-8."""
-    return os.fsencode(name).decode("utf-8", "replace")
 
 
 def read_shard(path: Path) -> Shard:
@@ -93,7 +88,7 @@ def read_shard(path: Path) -> Shard:
         return Shard(table["name"].to_pylist(), values, scales)
     except MissingDependencyError:
         raise
-    except Exception as error:  # whatever a damaged file makes its reader raise
+    except Exception as error:  # a damaged file makes its reader raise many kinds
         raise PolycovError(f"Cannot read the shard {str(path)!r}: {error}") from error
 
 
@@ -111,11 +106,5 @@ def shard_format(asked: Literal["auto", "parquet", "npz"]) -> ShardFormat:
 
 
 def _pyarrow() -> tuple[Any, Any]:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingDependencyError(
-            "Parquet needs pyarrow. Install it with: pip install 'polycov[data]', or use --format npz."
-        ) from error
-    return pyarrow, pyarrow.parquet
+    sentence = "Parquet needs pyarrow. Install it with: pip install 'polycov[data]', or use --format npz."
+    return require_module("pyarrow", sentence), require_module("pyarrow.parquet", sentence)

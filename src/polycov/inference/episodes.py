@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.inference.similarity import Gallery, gallery_parts, unit_rows
+from polycov.inference.similarity import GalleryRows, gallery_parts, unit_rows
 from polycov.system.rows import Rows
 
 QUERIES = 15  # at most, per class and episode
@@ -86,7 +86,7 @@ def _shuffled(indices: Tensor, generator: torch.Generator) -> Tensor:
     return indices[torch.randperm(len(indices), generator=generator)]
 
 
-def prototype_accuracy(episodes: Sequence[Episode], queries: Rows, support: Gallery | None = None) -> Tensor:
+def prototype_accuracy(episodes: Sequence[Episode], queries: Rows, support: GalleryRows | None = None) -> Tensor:
     """Returns the accuracy of each episode, (episodes,), in float64.
 
     Features are divided by their lengths. The prototype of a class is the mean of its labelled features (Snell et al.

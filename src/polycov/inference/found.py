@@ -7,6 +7,7 @@ from pathlib import Path
 from polycov.data.anywhere import Item
 from polycov.inference.gallery import Gallery
 from polycov.inference.search_page import Picture, Section, write_search_page
+from polycov.system.pages import short_name
 from polycov.system.tables import Cell, Table
 
 
@@ -65,9 +66,8 @@ class SearchResult:
         items = gallery.items(hit.image for one in self.found for hit in one.hits)
         sections = [
             Section(
-                f"Nearest to {_short(one.query)}",
-                [Picture(one.query, "query", place)]
-                + [Picture(hit.image, f"{hit.cosine:.3f}", items.get(hit.image)) for hit in one.hits],
+                f"Nearest to {short_name(one.query)}",
+                [Picture(one.query, "query", place), *_pictures(one.hits, items)],
             )
             for one, place in zip(self.found, self.places, strict=True)
         ]
@@ -85,7 +85,7 @@ class Duplicates:
 
     Attributes:
         groups: the images of each, with the largest cosine to another image of the group; the most alike first.
-        threshold: the cosine from which on two images belong to a group.
+        threshold: the least cosine of two images in a group.
         folder: of the embedding.
     """
 
@@ -119,7 +119,3 @@ class Duplicates:
 
 def _pictures(hits: Sequence[Hit], items: dict[str, Item]) -> list[Picture]:
     return [Picture(hit.image, f"{hit.cosine:.3f}", items.get(hit.image)) for hit in hits]
-
-
-def _short(name: str) -> str:
-    return "/".join(Path(name).parts[-2:])

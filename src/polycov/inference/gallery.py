@@ -12,8 +12,9 @@ from torch import Tensor
 from polycov.data.addresses import is_url
 from polycov.data.anywhere import Item, item_name
 from polycov.inference.embedding_folder import EmbeddingFolder
-from polycov.inference.embedding_shards import as_text, read_shard
+from polycov.inference.embedding_shards import read_shard
 from polycov.inference.similarity import unit_rows
+from polycov.system.text import valid_utf8
 
 
 class Gallery:
@@ -27,7 +28,7 @@ class Gallery:
         manifest: what it was made from.
 
     Raises:
-        PolycovError: if it is no embedding, or not complete.
+        PolycovError: if it is not an embedding, or not complete.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -87,7 +88,7 @@ class Gallery:
         for items in self.folder.image_lists(self.manifest.shard_size):
             for item in items:
                 name = item_name(item)
-                for spelling in {name, as_text(name)} & wanted:
+                for spelling in {name, valid_utf8(name)} & wanted:
                     found[spelling] = self._absolute(item)
             if len(found) == len(wanted):
                 break

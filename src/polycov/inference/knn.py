@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.inference.similarity import Gallery, gallery_parts, ranked
+from polycov.inference.similarity import GalleryRows, gallery_parts, ranked
 from polycov.system.memory_budget import UNBOUNDED, Memory
 from polycov.system.rows import Rows
 
@@ -17,7 +17,7 @@ NEIGHBOURS = (1, 3, 5, 10, 20, 50)  # among which k is chosen
 def predict_knn(
     queries: Rows,
     labels: Tensor,
-    gallery: Gallery | None = None,
+    gallery: GalleryRows | None = None,
     k: Sequence[int] = NEIGHBOURS,
     memory: Memory = UNBOUNDED,
 ) -> dict[int, Tensor]:
@@ -32,7 +32,7 @@ def predict_knn(
         gallery: features, (m, D), or several parts of it; without one the neighbours of each query are among the other
             queries.
         k: numbers of neighbours; those above the size of the gallery vote with all of it.
-        memory: what may be used of it.
+        memory: how much may be used.
 
     Raises:
         PolycovError: if there are not as many labels as gallery features, or a k is below 1.
@@ -66,7 +66,7 @@ def predict_knn(
 def choose_neighbours(
     queries: Rows,
     query_labels: Tensor,
-    gallery: Gallery | None = None,
+    gallery: GalleryRows | None = None,
     labels: Tensor | None = None,
     memory: Memory = UNBOUNDED,
 ) -> tuple[int, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.inference.similarity import Gallery, gallery_parts, ranked
+from polycov.inference.similarity import GalleryRows, gallery_parts, ranked
 from polycov.system.memory_budget import UNBOUNDED, Memory
 from polycov.system.rows import Rows
 
@@ -37,7 +37,7 @@ class Retrieval:
 def retrieve(
     queries: Rows,
     query_labels: Tensor,
-    gallery: Gallery | None = None,
+    gallery: GalleryRows | None = None,
     labels: Tensor | None = None,
     at: Sequence[int] = (1, 10),
     memory: Memory = UNBOUNDED,
@@ -53,7 +53,7 @@ def retrieve(
         gallery: features, (m, D), or several parts of it; without one each query searches all other queries.
         labels: classes of the gallery, (m,).
         at: the K of recall@K.
-        memory: what may be used of it.
+        memory: how much may be used.
 
     Raises:
         PolycovError: if labels do not fit features, or nothing in the gallery has the class of a query.

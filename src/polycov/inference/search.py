@@ -45,10 +45,10 @@ def search(
 
     Args:
         embeddings: folder that `embed` wrote, or what it returned.
-        images: images to search for, wherever `embed` reads them.
+        images: images to search for, from any source that `embed` reads.
         top: how many to find for each.
         index: "exact" compares all features, one shard at a time in memory; "ivfpq" keeps an index beside them, for
-            which faiss is needed, and computes the cosines of its candidates; "auto" does so from a million images on.
+            which faiss is needed, and computes the cosines of its candidates; "auto" does so from a million images.
         model: the run that made the embedding, if it has moved.
         device: device to compute on.
         progress: receives what is done.

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import PolycovError, require_module
 from polycov.inference.gallery import Gallery
 from polycov.progress import SILENT, Progress
 from polycov.system.files import is_there, open_to_read, write_file
@@ -58,7 +58,8 @@ class SearchIndex:
     """
 
     def __init__(self, gallery: Gallery) -> None:
-        self._faiss = load_faiss()
+        sentence = "A search index needs faiss. Install it with: pip install 'polycov[search]', or use --index exact."
+        self._faiss = require_module("faiss", sentence)
         self._gallery = gallery
         folder = gallery.folder.path
         self._file, self._note, self._lock = folder / "_search.faiss", folder / "_search.json", folder / "_search.lock"
@@ -134,18 +135,3 @@ def _crc32(path: Path) -> int:
         while block := file.read(1 << 22):
             checksum = zlib.crc32(block, checksum)
     return checksum
-
-
-def load_faiss() -> Any:
-    """Returns faiss.
-
-    Raises:
-        MissingDependencyError: if it is not installed.
-    """
-    try:
-        import faiss
-    except ImportError as error:
-        raise MissingDependencyError(
-            "A search index needs faiss. Install it with: pip install 'polycov[search]', or use --index exact."
-        ) from error
-    return faiss

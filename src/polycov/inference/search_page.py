@@ -1,17 +1,15 @@
-"""The page of a search: thumbnails in one self-contained file that needs no network."""
+"""The page of a search: thumbnails under headings."""
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from polycov.data.anywhere import Anywhere, Item
 from polycov.data.images import Samples
-from polycov.errors import MissingDependencyError, PolycovError
-from polycov.system.files import write_text
+from polycov.errors import PolycovError
+from polycov.system.pages import data_url, short_name, write_page
+from polycov.system.text import valid_utf8
 
 SIDE = 220  # pixels of a thumbnail
 MOST = 1000  # thumbnails on a page
@@ -46,28 +44,18 @@ def write_search_page(path: str | Path, title: str, lead: str, sections: Sequenc
     Raises:
         MissingDependencyError: if Jinja2 is not installed.
     """
-    try:
-        from jinja2 import Environment
-    except ImportError as error:
-        raise MissingDependencyError("The page needs Jinja2. Install it with: pip install 'polycov[train]'") from error
     shown, left = _cut(sections)
-    template = files("polycov.inference").joinpath("search_page.html").read_text("utf-8")
-    text = (
-        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-        .from_string(template)
-        .render(
-            title=title,
-            lead=_text(lead),
-            left=left,
-            sections=[
-                {"title": _text(section.title), "pictures": list(map(_shown, section.pictures))} for section in shown
-            ],
-        )
+    return write_page(
+        path,
+        "polycov.inference",
+        "search_page",
+        title=title,
+        lead=valid_utf8(lead),
+        left=left,
+        sections=[
+            {"title": valid_utf8(section.title), "pictures": list(map(_shown, section.pictures))} for section in shown
+        ],
     )
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_text(path, text)
-    return path
 
 
 def _cut(sections: Sequence[Section]) -> tuple[list[Section], int]:
@@ -83,13 +71,8 @@ def _cut(sections: Sequence[Section]) -> tuple[list[Section], int]:
 
 
 def _shown(picture: Picture) -> dict[str, Any]:
-    parts = Path(_text(picture.name)).parts
-    return {
-        "name": "/".join(parts[-2:]),
-        "full": _text(picture.name),
-        "note": picture.note,
-        "source": _thumbnail(picture),
-    }
+    name = valid_utf8(picture.name)
+    return {"name": short_name(name), "full": name, "note": picture.note, "source": _thumbnail(picture)}
 
 
 def _thumbnail(picture: Picture) -> str:
@@ -100,12 +83,4 @@ def _thumbnail(picture: Picture) -> str:
         image = Samples(Anywhere(), [picture.place], [0]).image(0)
     except (PolycovError, OSError):
         return ""
-    image.thumbnail((SIDE, SIDE))
-    file = io.BytesIO()
-    image.save(file, "jpeg", quality=80)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
-
-
-def _text(name: str) -> str:
-    """Bytes of file names that are not UTF-8 become replacement characters."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return data_url(image, side=SIDE, quality=80)

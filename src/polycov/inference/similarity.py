@@ -12,7 +12,7 @@ from polycov.system.rows import DiskRows, Rows, read_blocks
 BLOCK = 512  # queries at a time, or fewer
 BYTES = 64  # for a query and a feature of the gallery, until ranks are known
 
-Gallery = Rows | Sequence[Rows]  # features, or several parts of them
+GalleryRows = Rows | Sequence[Rows]  # features, or several parts of them
 
 
 def unit_rows(features: Tensor) -> Tensor:
@@ -30,13 +30,13 @@ def unit_rows(features: Tensor) -> Tensor:
     return features / torch.where(lengths == 0, 1.0, lengths)
 
 
-def gallery_parts(gallery: Gallery) -> Sequence[Rows]:
+def gallery_parts(gallery: GalleryRows) -> Sequence[Rows]:
     """Returns the parts of a gallery."""
     return [gallery] if isinstance(gallery, Tensor | DiskRows) else gallery
 
 
 def ranked(
-    queries: Rows, gallery: Gallery | None = None, most: int | None = None, memory: Memory = UNBOUNDED
+    queries: Rows, gallery: GalleryRows | None = None, most: int | None = None, memory: Memory = UNBOUNDED
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields, for blocks of queries, the similarities (b, m) to the most similar gallery features, and their indices.
 
@@ -46,7 +46,7 @@ def ranked(
         queries: (n, D).
         gallery: (m, D), or several parts of it; without one each query is compared with all other queries.
         most: how many to return; default: all there are.
-        memory: what may be used of it: fewer queries at a time for larger galleries.
+        memory: how much may be used: fewer queries at a time for larger galleries.
 
     Raises:
         PolycovError: if there is nothing to compare with, or the dimensions differ.

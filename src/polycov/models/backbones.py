@@ -97,7 +97,7 @@ class Backbone(nn.Module):
         """The channels of the features of an image. Parameters that no gradient reaches are frozen."""
         with evaluation_mode(self), torch.enable_grad():
             try:
-                # A large image would need much memory here; divisible by whatever its side is.
+                # A large image would need much memory here; one with the same side modulo 256 will do.
                 large = self.size > 1024 and not (self.registered and fixed_input_size(self.name))
                 features = self(self._blank_image(768 + self.size % 256 if large else self.size))
             except Exception as error:  # a network can raise anything

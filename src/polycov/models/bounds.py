@@ -59,7 +59,7 @@ def _check_network(options: Mapping[str, Any], tensors: Mapping[str, Tensor]) ->
     try:
         with torch.device("meta"):
             network = create_network(name, "none", options["last_stride"], options["size"])
-    except PolycovError:  # making it in earnest says why, or works: some networks cannot be made in this way
+    except PolycovError:  # making it for real says why, or works: some networks cannot be made without memory
         return
     shapes = {PREFIX + key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
     for key, tensor in tensors.items():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import MissingDependencyError, NotFittedError, PolycovError
+from polycov.errors import MissingDependencyError, NotFittedError, PolycovError, first_line
 from polycov.models.model import Model
 from polycov.models.model_card import model_card
 from polycov.models.model_folder import FORMAT, PICKLES, ModelFolder
@@ -99,8 +99,8 @@ def as_program(module: nn.Module, example: Example | None = None) -> torch.expor
             warnings.simplefilter("ignore")  # the tracer's own
             return torch.export.export(module, inputs, dynamic_shapes=({0: batch},) * len(inputs), strict=False)
     except Exception as error:  # a network can make the tracer raise anything
-        reason = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-        raise PolycovError(f"torch.export cannot trace this {type(module).__name__}: {reason}") from error
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise PolycovError(f"torch.export cannot trace this {type(module).__name__}: {reason}.") from error
 
 
 def _pools(module: nn.Module) -> list[Pool]:

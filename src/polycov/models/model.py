@@ -174,7 +174,7 @@ class Model(PoolingHead, ModelHubMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> "Model":
-        """Loads a saved model, in evaluation mode; no code of the folder is run.
+        """Loads a saved model, in evaluation mode; no code in the folder is run.
 
         Args:
             pretrained_model_name_or_path: a folder written by `save_pretrained`, or of a finished run; or a name on the
@@ -193,7 +193,7 @@ class Model(PoolingHead, ModelHubMixin):
             raise
         except PolycovError as error:
             raise type(error)(f"Cannot rebuild the model of {where}. {error}") from error
-        except Exception as error:  # a file from elsewhere can be wrong in every way
+        except Exception as error:  # a file from elsewhere can be wrong in any way
             raise PolycovError(f"Cannot rebuild the model of {where}: {type(error).__name__}: {error}.") from error
         load_exactly(model, tensors, f"{folder.WEIGHTS} in {str(folder.path)!r}")
         return model.eval()

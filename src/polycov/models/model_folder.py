@@ -88,7 +88,7 @@ class ModelFolder:
         write_text(self.card, text)
 
     def read(self) -> tuple[dict[str, Any], State]:
-        """Returns the description and the weights; no code of the folder is run.
+        """Returns the description and the weights; no code in the folder is run.
 
         Raises:
             PolycovError: if the folder is not a model, has a pickle, or its run is not finished.

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, first_line
 from polycov.models.weights import OFFLINE_BACKBONE, load_exactly, offline_weights, read_weights, rename_in_order
 
 _CLASSIFIERS = ("fc.", "classifier.", "head.")
@@ -63,7 +63,7 @@ def _import_problem(error: Exception) -> str:
 
 
 def _in_short(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0]}"
+    return f"{type(error).__name__}: {first_line(error)}"
 
 
 def check_registered(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Python files and modules of the user's that register backbones with timm."""
+"""The user's Python files and modules that register backbones with timm."""
 
 import hashlib
 import importlib
@@ -32,7 +32,7 @@ def load_plugin(path_or_module: str | Path) -> ModuleType:
         if path.suffix == ".py" or path.is_file():
             return _import_file(path.resolve())
         return importlib.import_module(text)
-    except Exception as error:  # code of the user's, which can raise anything
+    except Exception as error:  # the user's code can raise anything
         raise PolycovError(
             f"Cannot import the plugin {text!r}: {type(error).__name__}: {' '.join(str(error).split())}"
         ) from error

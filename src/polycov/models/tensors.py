@@ -54,7 +54,7 @@ def load_tensors(path: Path) -> tuple[State, dict[str, Any]]:
 
 
 def read_notes(path: Path) -> dict[str, Any]:
-    """Reads the notes alone; the same errors as `load_tensors`."""
+    """Reads only the notes; errors as in `load_tensors`."""
     return _read(path, with_tensors=False)[1]
 
 

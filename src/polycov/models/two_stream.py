@@ -5,7 +5,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d
 
-from polycov.errors import PolycovError, positive_int
+from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
 from polycov.models.head import DEFAULT_CHANNELS, Reduction, make_classifier, make_reduction, reduce_features
 from polycov.pooling.methods import create_pool
@@ -50,8 +50,6 @@ class TwoStreamModel(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if num_classes:
-            positive_int("the classifier", "num_classes", num_classes)
         self.first = first if isinstance(first, Backbone) else Backbone(first, size=size)
         self.second = second if isinstance(second, Backbone | None) else Backbone(second, size=size)
         if self.second is None and 0 in channels:

@@ -2,7 +2,7 @@
 
 import torch
 
-from polycov.errors import PolycovError
+from polycov.errors import PolycovError, first_line
 
 
 def choose_device(name: str = "auto") -> torch.device:
@@ -23,8 +23,7 @@ def choose_device(name: str = "auto") -> torch.device:
         device = torch.device(name)
         torch.zeros(1, device=device)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).partition("\n")[0].rstrip(".") or type(error).__name__
         raise PolycovError(
-            f"The device {name!r} is not available: {reason.rstrip('.')}. Use 'auto' or 'cpu'."
+            f"The device {name!r} is not available: {first_line(error)}. Use 'auto' or 'cpu'."
         ) from error
     return device

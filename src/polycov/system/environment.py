@@ -49,7 +49,7 @@ def total_memory() -> int:
 
 
 def free_memory() -> int:
-    """Returns the memory that can be had without swapping, in bytes: of this machine, or less in a container."""
+    """Returns the memory that is available without swapping, in bytes, within the limit of a container."""
     free = [total_memory()]
     if MEMORY_INFO.is_file():
         match = re.search(r"MemAvailable:\s*(\d+) kB", MEMORY_INFO.read_text(encoding="utf-8", errors="replace"))

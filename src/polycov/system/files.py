@@ -12,14 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import PolycovError, require_module
 from polycov.system.locks import folder_lock
 
 
 def write_file(path: Path, fill: Callable[[Path], object]) -> None:
     """Lets ``fill`` write a temporary file next to ``path``, syncs it to disk and renames it to ``path``.
 
-    A link at ``path`` is replaced, not followed. What a killed process left of the same file is removed.
+    A link at ``path`` is replaced, not followed. What a killed process left of the same file is removed first.
 
     Raises:
         OSError: if the file cannot be written; it names ``path``. A previous file is left as it was.
@@ -54,7 +54,7 @@ def remove_temporary_files(folder: Path, name: str | None = None) -> None:
     wanted = re.compile(rf"\.{'.+' if name is None else re.escape(name)}\.[0-9a-f]{{12}}\.tmp", re.DOTALL)
     try:
         left = [path for path in folder.iterdir() if wanted.fullmatch(path.name)]
-    except PermissionError:  # one may write into a folder that one cannot list
+    except PermissionError:  # a folder can be writable but not readable
         left = []
     if left:
         with folder_lock(folder, wait=False) as (alone, _):
@@ -75,7 +75,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def is_there(path: Path) -> bool:
-    """Returns whether there is anything at a path: also a folder, a pipe or a broken link in place of a file."""
+    """Returns whether there is anything at a path, even a folder, a pipe or a broken link in place of a file."""
     return os.path.lexists(path)
 
 
@@ -86,35 +86,42 @@ def open_to_read(path: Path) -> BinaryIO:
         PolycovError: if it is missing, is anything else, such as a folder or a pipe, or cannot be read.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+        return open_regular(path)
     except FileNotFoundError as error:
         raise PolycovError(f"There is no file {str(path)!r}.") from error
     except (OSError, ValueError) as error:
         raise PolycovError(f"Cannot read {str(path)!r}: {getattr(error, 'strerror', error)}.") from error
-    return _regular(descriptor, path, "rb")
 
 
-def _regular(descriptor: int, path: Path, mode: Literal["rb", "ab+"]) -> BinaryIO:
+def open_regular(path: Path, flags: int = os.O_RDONLY, mode: Literal["rb", "ab+"] = "rb") -> BinaryIO:
+    """Opens a regular file: reading a pipe or a device may never end.
+
+    Raises:
+        ValueError: if it is anything else.
+        OSError: if it cannot be opened.
+    """
+    kinds = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, flags | kinds, 0o666)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, mode)
     os.close(descriptor)
-    raise PolycovError(f"Expected a file, got a folder or pipe: {str(path)!r}.")
+    raise ValueError("it is not a regular file")
 
 
 def open_to_append(path: Path) -> BinaryIO:
-    """Opens a file to read it and to write at its end.
+    """Opens a file for reading and for writing at its end.
 
     Raises:
         PolycovError: if it is a link, or anything but a regular file.
     """
-    kinds = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | sum(kinds), 0o666)
+        return open_regular(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), "ab+")
     except OSError as error:
         if path.is_symlink():
             raise PolycovError(f"{str(path)!r} is a link, and nothing is written through a link.") from error
         raise
-    return _regular(descriptor, path, "ab+")
+    except ValueError as error:
+        raise PolycovError(f"Cannot write to {str(path)!r}: {error}.") from error
 
 
 def read_lines(path: Path) -> list[str]:
@@ -140,14 +147,12 @@ def cache_folder(folder: Path | None = None) -> Path:
     """
     chosen = folder or os.environ.get("POLYCOV_CACHE")
     if not chosen:
-        try:
-            from platformdirs import user_cache_path
-        except ImportError as error:
-            raise MissingDependencyError(
-                "The default cache folder needs platformdirs. Install it with: pip install 'polycov[train]', "
-                "or set POLYCOV_CACHE."
-            ) from error
-        chosen = user_cache_path("polycov", appauthor=False)
+        platformdirs = require_module(
+            "platformdirs",
+            "The default cache folder needs platformdirs. Install it with: pip install 'polycov[train]', or set "
+            "POLYCOV_CACHE.",
+        )
+        chosen = platformdirs.user_cache_path("polycov", appauthor=False)
     path = Path(chosen).expanduser()
     path.mkdir(parents=True, exist_ok=True)
     return path

@@ -4,13 +4,13 @@ from polycov.errors import PolycovError
 
 
 def require_format(found: object, expected: int, what: str, remedy: str) -> None:
-    """Refuses what has another format than this version reads.
+    """Refuses a format other than the one this version reads.
 
     Args:
         found: the format that a file says it has.
         expected: the format that this version reads and writes.
         what: what has the format, as the subject of a sentence.
-        remedy: how to have it in the expected format, as a sentence.
+        remedy: how to get it in the expected format, as a sentence.
 
     Raises:
         PolycovError: on another format; the sentence says whether a newer version of polycov wrote it.

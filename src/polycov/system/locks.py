@@ -38,11 +38,11 @@ def only_writer(path: Path, folder: Path) -> Iterator[None]:
     """Holds the lock of the one process that writes a folder, or says who does.
 
     Args:
-        path: of the lock.
-        folder: what it guards.
+        path: path of the lock.
+        folder: folder that it guards.
 
     Raises:
-        PolycovError: if another process holds it; the message has its number.
+        PolycovError: if another process holds it; the message names the process.
     """
     with try_lock(path) as acquired:
         if not acquired:
@@ -77,10 +77,11 @@ def _released_without_trace(lock: BaseFileLock, path: Path) -> Iterator[None]:
 
 
 def hold_in_use(path: Path) -> int:
-    """Marks a folder as in use by a file in it, until the descriptor that is returned is closed or the process ends.
+    """Marks a folder as in use by a lock on a file in it, until the returned descriptor is closed or the process ends.
 
-    The file is made if it is missing, with its folder, and gets the present time. Whoever removes the folder holds
-    `folder_lock` of the file; one that is removed while this waits is made anew. Windows has no such lock (−1).
+    The file and its folder are created if they are missing, and the time of the file is set to now. Who removes the
+    folder must hold `folder_lock` of the file; a folder removed meanwhile is created again. Windows has no such lock
+    (−1).
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -103,8 +104,8 @@ def hold_in_use(path: Path) -> int:
 
 @contextmanager
 def folder_lock(folder: Path, *, wait: bool) -> Iterator[tuple[bool, int]]:
-    """Waits for a shared lock of a folder or file, or tries to get the only one; yields whether it was had, and a
-    descriptor.
+    """Waits for a shared lock on a folder or file, or tries for an exclusive one; yields whether it was acquired, and
+    a descriptor.
 
     Windows has no such lock, and no descriptor (−1), but it does not remove a file in use either.
     """

@@ -48,7 +48,7 @@ class Memory:
         Args:
             count: their number.
             width: their dimension.
-            of: the number of features that are kept beside each other, these among them; default: these alone.
+            of: the number of features kept at the same time, these included; default: these alone.
 
         Raises:
             PolycovError: if the disk is too small.
@@ -58,33 +58,31 @@ class Memory:
         return DiskRows((count, width), self.folder)
 
     def require_block(self, width: int) -> None:
-        """Refuses features of which not even those that are read at a time fit.
+        """Refuses features so wide that not even one block of them fits.
 
         Raises:
             PolycovError: if they are too wide.
         """
-        needed = 4 * BLOCK * width
-        if needed > MATRICES * self.limit:
-            raise PolycovError(
-                f"{BLOCK} features of {width} dimensions take {words(needed)}, and there are {words(self.limit)} of "
-                f"memory in all. Use --memory {words(int(needed / MATRICES) + 2**20)} or more, or smaller --dims."
-            )
+        self._require(4 * BLOCK * width, f"{BLOCK} features of {width} dimensions take", "smaller --dims")
 
     def require_matrix(self, side: int, what: str) -> None:
         """Refuses a square matrix that does not fit while it is factorised.
 
         Args:
             side: its rows.
-            what: needs it, in words.
+            what: what needs it, as the subject of a sentence.
 
         Raises:
             PolycovError: if it is too large.
         """
         needed = 8 * COPIES * side**2
+        self._require(needed, f"{what} needs matrices of {side} × {side} numbers,", "fewer dimensions")
+
+    def _require(self, needed: int, what: str, instead: str) -> None:
         if needed > MATRICES * self.limit:
             raise PolycovError(
-                f"{what} needs matrices of {side} × {side} numbers, {words(needed)}, and has {words(self.limit)} of "
-                f"memory in all. Use --memory {words(int(needed / MATRICES) + 2**20)} or more, or fewer dimensions."
+                f"{what} {format_size(needed)}, but only {format_size(self.limit)} of memory may be used. Use --memory "
+                f"{format_size(int(needed / MATRICES) + 2**20)} or more, or {instead}."
             )
 
     def part(self, processes: int) -> "Memory":
@@ -99,7 +97,7 @@ def parse_size(text: str) -> int:
     """Returns a size in bytes.
 
     Raises:
-        PolycovError: if it is none.
+        PolycovError: if it is not a size.
 
     Example:
         >>> parse_size("4GB"), parse_size("1.5 m"), parse_size("100")
@@ -108,15 +106,15 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(r"(\d{1,15}(?:\.\d{1,15})?)\s*([kmgt]?)i?b?", text.strip(), re.ASCII | re.IGNORECASE)
     size = int(float(match[1]) * UNITS[match[2].lower()]) if match else 0
     if size < 1:
-        raise PolycovError(f"Expected a size of memory such as 4GB or 500MB, got {text!r}.")
+        raise PolycovError(f"Expected a memory size such as 4GB or 500MB, got {text!r}.")
     return size
 
 
-def words(count: int) -> str:
+def format_size(count: int) -> str:
     """Returns a size as `parse_size` takes it, rounded up.
 
     Example:
-        >>> words(2**31), words(3 * 2**20), words(1)
+        >>> format_size(2**31), format_size(3 * 2**20), format_size(1)
         ('2.0GB', '3MB', '1MB')
     """
     return f"{-(-count * 10 // 2**30) / 10}GB" if count >= 2**30 else f"{-(-count // 2**20)}MB"

@@ -18,8 +18,8 @@ BLOCK = 512  # rows that are read at a time
 class DiskRows:
     """Rows (n, D) in float32 in a temporary file, read and written like a tensor: ``rows[a:b]``.
 
-    The file has no name where the system allows that, and goes with the object or the process, however that ends. It is
-    read and written, not mapped: what is not asked for takes no memory.
+    Where the system allows it, the file has no name, and is gone with the object or the process, however that ends. It
+    is read and written, not mapped: what is not asked for takes no memory.
 
     Args:
         shape: (n, D).
@@ -42,8 +42,8 @@ class DiskRows:
         if needed > free:
             raise PolycovError(
                 f"Features of {shape[1]} dimensions for {shape[0]} images take {needed / 1e9:.1f} GB, more than the "
-                f"memory to use, and {str(folder or tempfile.gettempdir())!r} has {free / 1e9:.1f} GB left. Choose "
-                "more --memory, smaller --dims, or set POLYCOV_CACHE to a folder on another disk."
+                f"memory allowed, and {str(folder or tempfile.gettempdir())!r} has only {free / 1e9:.1f} GB free. Use "
+                "more --memory or smaller --dims, or set POLYCOV_CACHE to a folder on another disk."
             )
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115, it lives as long as this object
         weakref.finalize(self, self._file.close)
@@ -79,7 +79,7 @@ Rows = Tensor | DiskRows
 
 
 def read_blocks(parts: Iterable[Rows], size: int = BLOCK) -> Iterator[Tensor]:
-    """Yields the rows of several parts in order, at most ``size`` at a time; no block is of two parts."""
+    """Yields the rows of several parts in order, at most ``size`` at a time; no block spans two parts."""
     for part in parts:
         for begin in range(0, len(part), size):
             yield part[begin : begin + size]
@@ -90,7 +90,7 @@ class Batches:
 
     Args:
         make: makes them.
-        keep: whether they are kept: they fit into memory.
+        keep: whether they are kept, because they fit into memory.
 
     Example:
         >>> batches = Batches(lambda: (torch.full((2,), x) for x in range(3)), keep=False)

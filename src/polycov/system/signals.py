@@ -49,7 +49,7 @@ class StopRequest:
         try:
             yield
         except Exception as error:
-            if self.received:  # no more than a consequence
+            if self.received:  # only a consequence
                 raise KeyboardInterrupt from error
             raise
         finally:
@@ -87,10 +87,10 @@ def uninterrupted() -> Iterator[None]:
 
 
 def stop_with(parent: int) -> None:
-    """Lets this process receive SIGTERM when the process that started it is gone.
+    """Sends this process SIGTERM once the process that started it is gone.
 
     Args:
-        parent: its number.
+        parent: number of that process.
     """
     _in_background(lambda: _watch(parent))
 

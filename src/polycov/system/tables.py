@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import PolycovError, require_module
 from polycov.system.files import write_file
-from polycov.system.text import spreadsheet_safe
+from polycov.system.text import spreadsheet_safe, valid_utf8
 
 Cell = str | int | float | None
 
@@ -56,10 +56,7 @@ class Table:
         Raises:
             MissingDependencyError: if pandas is not installed.
         """
-        try:
-            import pandas
-        except ImportError as error:
-            raise MissingDependencyError("A DataFrame needs pandas. Install it with: pip install pandas") from error
+        pandas = require_module("pandas", "A DataFrame needs pandas. Install it with: pip install pandas")
         return pandas.DataFrame([list(row) for row in self.rows], columns=list(self.columns))
 
     def _repr_html_(self) -> str:
@@ -77,8 +74,8 @@ def _csv_cell(cell: Cell) -> Cell:
 
 
 def _escape(cell: Cell) -> str:
-    """A cell as HTML; bytes of file names that are not UTF-8 become replacement characters."""
+    """A cell as HTML."""
     if cell is None:
         return ""
     text = f"{cell:.4g}" if isinstance(cell, float) else str(cell)
-    return html.escape(text.encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
+    return html.escape(valid_utf8(text))

@@ -22,6 +22,16 @@ def _escaped(character: str) -> str:
     return repr(character)[1:-1]
 
 
+def valid_utf8(text: str) -> str:
+    r"""Returns a text that can be written as UTF-8: bytes of file names that are not become replacement characters.
+
+    Example:
+        >>> valid_utf8("caf\udce9")
+        'caf�'
+    """
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def spreadsheet_safe(text: str) -> str:
     """Returns the text of a CSV cell, with an apostrophe first if a spreadsheet would run it as a formula.
 

@@ -17,23 +17,27 @@ from polycov.models.weights import load_exactly
 from polycov.pooling.fitting import supported_size
 from polycov.pooling.methods import fitted_dim
 from polycov.progress import Progress
-from polycov.training.config import Config, ImageOptions, TrainOptions
+from polycov.training.config import Config, ImageOptions, SplitOptions, TrainOptions
 from polycov.training.run_folder import load_run
 
 
-def load_data(config: Config, cache: Path, accelerator: Accelerator, progress: Progress) -> ImageData:
-    """Reads the data and looks for unreadable images: the main process does, the others read the cached result."""
-    split = config.split
-    data = read_data(
-        config.data,
+def read_split(data: str, split: SplitOptions) -> ImageData:
+    """Reads images and splits them as the options say; see `read_data`."""
+    return read_data(
+        data,
         val_fraction=split.val_fraction,
         test_fraction=split.test_fraction,
         split_seed=split.split_seed,
         val_seed=split.val_seed,
     )
+
+
+def load_data(config: Config, cache: Path, accelerator: Accelerator, progress: Progress) -> ImageData:
+    """Reads the data and looks for unreadable images: the main process does, the others read the cached result."""
+    data = read_split(config.data, config.split)
     with accelerator.main_process_first():
         unreadable = find_broken(data, cache, workers=max(config.runtime.workers, 1), progress=progress)
-    data = require_trainable(exclude_broken(data, unreadable, split.broken, progress))
+    data = require_trainable(exclude_broken(data, unreadable, config.split.broken, progress))
     report_data(data, progress)
     return data
 

@@ -32,7 +32,7 @@ class ImageOptions(Structured):
     """Resize to a square instead of keeping the aspect ratio; default: what the dataset calls for."""
     draft: bool | None = None
     """Decode large JPEGs at a half, a quarter or an eighth of their size, but at least twice the size they are resized
-    to: photographs of a camera are read several times faster, and features change by some percent."""
+    to: photographs from a camera are read several times faster, and features change by a few percent."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ class Config(Structured):
     engine: EngineOptions = field(default_factory=EngineOptions)
 
     def replace(self, **options: Any) -> Self:
-        """Returns a copy with other options, each by its name whatever its group.
+        """Returns a copy with other options, each by its name, in any group.
 
         Raises:
             PolycovError: on an unknown option.
@@ -266,7 +266,7 @@ def _check_training(t: TrainOptions) -> None:
 
 
 def read_recipe(path: Path) -> Config:
-    """Reads a TOML recipe; its table ``compare`` is for comparisons alone, see `read_toml`.
+    """Reads a TOML recipe; its table ``compare`` is only for comparisons, see `read_toml`.
 
     Raises:
         PolycovError: if it is missing, is not TOML, or has an unknown option or a value of another type.
@@ -276,7 +276,7 @@ def read_recipe(path: Path) -> Config:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """Reads the values in a TOML recipe, a file or one of the package by its name, unchecked.
+    """Reads the values of a TOML recipe, a file or one in the package by its name, without checking them.
 
     Raises:
         PolycovError: if it is missing or is not TOML.

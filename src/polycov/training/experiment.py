@@ -1,5 +1,6 @@
 """A run in the making: training or a probe, then predictions for the test images."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,8 +73,8 @@ class Experiment:
         self.frozen = config.training.freeze or config.training.probe
         if not self.frozen and Engine(config.engine).shared:
             raise PolycovError(
-                "--engine ray and --jobs extract features, with --freeze or --probe: end to end, train on several GPUs "
-                "with accelerate launch."
+                "--engine ray and --jobs only extract features, for --freeze or --probe. To train end to end on "
+                "several GPUs, use accelerate launch."
             )
         if self.frozen and config.training.mirror:
             raise PolycovError("--mirror needs images: with --freeze or --probe use polycov evaluate RUN --mirror.")
@@ -115,16 +116,17 @@ class Experiment:
             )
 
     def require_same_as_before(self) -> None:
-        """Refuses to resume a run that was another.
+        """Refuses to resume a run that had another model, data or options.
 
         Raises:
             PolycovError: with the first difference.
         """
-        before, now, name = self.folder.read_description(), self.description, str(self.folder.path)
+        name, before = str(self.folder.path), self.folder.read_description()
+        now = json.loads(json.dumps(self.description))  # tuples become lists, as in the file
         try:
             fixed = {option: before["config"]["training"][option] for option in FIXED_OPTIONS}
             for key in ("model", "classes", "preprocessing", "data"):
-                if before[key] != _as_json(now[key]):
+                if before[key] != now[key]:
                     raise PolycovError(f"Cannot resume {name!r}: {_difference(key, before[key], now[key])}.")
         except (KeyError, TypeError) as error:
             raise PolycovError(f"The config.json of {name!r} was not written by this version.") from error
@@ -157,7 +159,7 @@ class Experiment:
         self._write_description()
         source = FeatureBatches(data, store)
         self._fit_reduction(source)
-        labels: dict[Split, Tensor] = {"train": self._labels("train"), "val": self._labels("val")}
+        labels = self._labels()
         with evaluation_mode(model):
             reduced = {split: self._reduced(source, split) for split in labels}
             with torch.no_grad():
@@ -176,8 +178,10 @@ class Experiment:
         """Local features of a batch, which may be images."""
         return inputs if self.frozen else self.model.backbone(inputs.to(self.accelerator.device))
 
-    def _labels(self, split: Split) -> Tensor:
-        return torch.tensor(list(self.data[split].labels))
+    def _labels(self) -> dict[Split, Tensor]:
+        """The classes of the images that a probe is fitted to and chosen on."""
+        splits: tuple[Split, ...] = ("train", "val")
+        return {split: torch.tensor(list(self.data[split].labels)) for split in splits}
 
     def _write_description(self) -> None:
         if self.accelerator.is_main_process:
@@ -217,7 +221,7 @@ class Experiment:
     def _start_at_probe(self, source: BatchSource) -> None:
         """Sets the classifier to the ridge on the features as they are, fitted to the training images alone."""
         model = self.model.to(self.accelerator.device)
-        labels: dict[Split, Tensor] = {"train": self._labels("train"), "val": self._labels("val")}
+        labels = self._labels()
         with evaluation_mode(model):
             images = sum(map(len, labels.values()))
             train, val = (
@@ -239,8 +243,8 @@ class Experiment:
         """Local features and labels of the training images: of all if they are on disk, else of some."""
         if self.store is not None:
             train = self.data["train"]
-            labels = torch.tensor(list(train.labels))
-            yield from zip(self.store.batches(train, FIT_BATCH), labels.split(FIT_BATCH), strict=True)
+            labels = self._labels()["train"].split(FIT_BATCH)
+            yield from zip(self.store.batches(train, FIT_BATCH), labels, strict=True)
             return
         count, pooling = len(self.data["train"]), self.config.pooling
         most = max(IMAGES_TO_FIT, fitted_dim(pooling.pool, pooling.dim))
@@ -252,15 +256,8 @@ class Experiment:
                 task.advance(len(images))
 
 
-def _as_json(value: Any) -> Any:
-    """The value as JSON would give it back."""
-    if isinstance(value, dict):
-        return {key: _as_json(inner) for key, inner in value.items()}
-    return [_as_json(inner) for inner in value] if isinstance(value, list | tuple) else value
-
-
 def _difference(key: str, before: Any, now: Any) -> str:
     if key in ("classes", "data"):
         return f"the {key} {'have' if key == 'classes' else 'has'} changed"
-    changed = [name for name in before if before[name] != _as_json(now.get(name))]
+    changed = [name for name in before if before[name] != now.get(name)]
     return f"its {key} was " + ", ".join(f"{name} {before[name]!r}, now {now.get(name)!r}" for name in changed)

@@ -59,7 +59,7 @@ def reduced_channels(wanted: int | None, backbone: Backbone, size: int, channels
             as many as are pooled.
         backbone: where features come from.
         size: side of the images.
-        channels: that are pooled.
+        channels: channels that are pooled.
 
     Raises:
         PolycovError: if fewer are asked for than are pooled.
@@ -164,22 +164,15 @@ class Extraction:
         identity = self._identity(self.backbone)
         basis = self._basis(identity, math.prod(shape) // self.backbone.num_features, channels) if channels else None
         local = FeatureStore.open(self.cache, identity, names, shape, basis=basis, progress=progress)
-        vectors = {
-            pool: FeatureStore.open(
-                self.cache, {**identity, "pool": pool}, names, (1, self.backbone.num_features), progress=progress
-            )
-            for pool in pools
-        }
+
+        def vector_store(identity: dict[str, Any], pool: str, width: int) -> FeatureStore:
+            return FeatureStore.open(self.cache, {**identity, "pool": pool}, names, (1, width), progress=progress)
+
+        vectors = {pool: vector_store(identity, pool, self.backbone.num_features) for pool in pools}
         if self.class_token:
-            name = {**identity, "pool": "class_token"}
-            vectors[CLASS_TOKEN] = FeatureStore.open(
-                self.cache, name, names, (1, self.backbone.num_features), progress=progress
-            )
+            vectors[CLASS_TOKEN] = vector_store(identity, "class_token", self.backbone.num_features)
         if self.complete is not None:
-            last = {**self._identity(self.complete), "pool": "average"}
-            vectors[LAST] = FeatureStore.open(
-                self.cache, last, names, (1, self.complete.num_features), progress=progress
-            )
+            vectors[LAST] = vector_store(self._identity(self.complete), "average", self.complete.num_features)
         return Extracted(local, vectors)
 
     def _identity(self, backbone: Backbone) -> dict[str, Any]:

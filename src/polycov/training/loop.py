@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from polycov.data.images import Split
-from polycov.data.loading import epoch_order, seed_from
+from polycov.data.loading import Batch, epoch_order, seed_from
 from polycov.errors import NonFiniteError, PolycovError
 from polycov.models.model import Model
 from polycov.progress import SILENT, Progress, Task
@@ -145,31 +145,17 @@ class Trainer:
                 mine = batch[part::parts][rank::world]
                 yield [(i, seed_from(self.options.seed, "augment", epoch, i)) for i in mine]
 
-    def _step(self, batches: Iterator[Any], step: int, indices: list[int]) -> float:
+    def _step(self, batches: Iterator[Batch], step: int, indices: list[int]) -> float:
         """One step of the optimiser on a batch, which comes in parts; returns its seconds."""
         start = time.monotonic()
         self._buffers = [(buffer, buffer.clone()) for buffer in self.raw_network.buffers()]
-        options, world = self.options, self.accelerator.num_processes
+        options = self.options
         torch.manual_seed(seed_from(options.seed, "step", step, self.accelerator.process_index))
         for group in self.optimizer.param_groups:
             group["lr"] = group["full_lr"] * learning_rate_factor(options, step / self.steps)
         sums = torch.zeros(3, dtype=torch.float64)
         for part in range(options.accumulate):
-            x, y, which = next(batches)
-            x, y = x.to(self.accelerator.device), y.to(self.accelerator.device)
-            last = part == options.accumulate - 1
-            synchronized = SynchronizedBatchNorm() if world > 1 else nullcontext()
-            with nullcontext() if last else self.accelerator.no_sync(self.network):
-                with self.accelerator.autocast(), synchronized:
-                    logits = self.network(x)
-                losses = functional.cross_entropy(
-                    logits.float(), y, reduction="none", label_smoothing=options.label_smoothing
-                )
-                self._require_finite(losses, which, step)
-                # Gradients are averaged over processes, so the mean over the whole batch takes this factor.
-                self.accelerator.backward(losses.sum() * (world / len(indices)))
-            correct = (logits.argmax(1) == y).sum()
-            sums += torch.tensor([losses.detach().sum().item(), correct.item(), len(y)], dtype=torch.float64)
+            sums += self._backward(next(batches), step, len(indices), last=part == options.accumulate - 1)
         norm = self.accelerator.clip_grad_norm_(self.raw_network.parameters(), options.clip or math.inf)
         if self.accelerator.scaler is None and norm is not None and not math.isfinite(norm):
             self._stop(f"The gradient of step {step + 1} is not finite", [self.samples.name(i) for i in indices])
@@ -183,6 +169,23 @@ class Trainer:
             seconds = time.monotonic() - start
             self.state["seconds"] += seconds
         return seconds
+
+    def _backward(self, part: Batch, step: int, count: int, *, last: bool) -> Tensor:
+        """Adds the gradient of a part of a batch of ``count`` images; returns its loss, correct images and images."""
+        x, y = (values.to(self.accelerator.device) for values in part[:2])
+        world = self.accelerator.num_processes
+        synchronized = SynchronizedBatchNorm() if world > 1 else nullcontext()
+        with nullcontext() if last else self.accelerator.no_sync(self.network):
+            with self.accelerator.autocast(), synchronized:
+                logits = self.network(x)
+            losses = functional.cross_entropy(
+                logits.float(), y, reduction="none", label_smoothing=self.options.label_smoothing
+            )
+            self._require_finite(losses, part[2], step)
+            # Gradients are averaged over processes, so the mean over the whole batch takes this factor.
+            self.accelerator.backward(losses.sum() * (world / count))
+        correct = (logits.argmax(1) == y).sum()
+        return torch.tensor([losses.detach().sum().item(), correct.item(), len(y)], dtype=torch.float64)
 
     def _require_finite(self, losses: Tensor, indices: Tensor, step: int) -> None:
         """Stops all processes if the loss of any image in any of them is not finite."""

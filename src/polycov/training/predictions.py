@@ -1,4 +1,4 @@
-"""What a classifier predicts for every image of a split, whatever the number of processes."""
+"""What a classifier predicts for every image of a split, for any number of processes."""
 
 import math
 from dataclasses import dataclass

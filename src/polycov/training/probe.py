@@ -20,7 +20,7 @@ from polycov.pooling.post.statistics import Statistics
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.system.memory_budget import UNBOUNDED, Memory
 from polycov.system.rows import Rows
-from polycov.training.ridge import Ridge, fit_ridge, require_validation
+from polycov.training.ridge import Ridge, fit_ridge, require_validation_rows
 
 
 def channel_components(batches: Iterable[Tensor], channels: int | None = None) -> tuple[Tensor, Tensor]:
@@ -92,8 +92,8 @@ def pool_batches(
         pool: fitted pool.
         batches: local features.
         count: the number of images in them.
-        memory: what may be used of it; features that do not fit are in a temporary file.
-        of: the number of features that are kept beside each other, these among them.
+        memory: how much may be used; features that do not fit are in a temporary file.
+        of: the number of features kept at the same time, these included.
     """
     result: Rows | None = None
     begin = 0
@@ -156,7 +156,7 @@ def fit_probe(
             read several times.
         labels: of each split, (n,).
         classes: their number.
-        memory: what may be used of it.
+        memory: how much may be used.
 
     Raises:
         PolycovError: if there are no validation images, the pool needs training, or memory is too small.
@@ -189,7 +189,7 @@ def pool_splits(
         PolycovError: if the pool needs training, there are no validation images, or memory is too small.
     """
     require_closed_form(pool.spec)
-    require_validation(labels["val"])
+    require_validation_rows(labels["val"])
     fit_the_pool = not pool.is_fitted
     again = again and fit_the_pool
     if fit_the_pool:
@@ -210,7 +210,7 @@ def pool_splits(
 
 
 def _require_memory(pool: Pool, images: int, memory: Memory) -> None:
-    """Refuses to fit stages to more than fits."""
+    """Refuses to fit stages that do not fit into memory."""
     width = max((stage.in_features for stage in pool.modules() if isinstance(stage, FittedPost)), default=0)
     memory.require_matrix(min(width, images), f"Fitting {pool.spec!r}")
 

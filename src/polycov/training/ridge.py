@@ -81,23 +81,23 @@ def fit_ridge(
         classes: their number.
         both: features of training and of validation for the last fit, (n, D) and (m, D); default: the same as above.
         refit: whether to fit again; without it, validation images are only chosen on.
-        memory: what may be used of it.
+        memory: how much may be used.
 
     Raises:
         PolycovError: if there are no validation features, or memory is too small.
     """
-    require_validation(val)
+    require_validation_rows(val)
     memory.require_matrix(min(len(train) + len(val), train.shape[1]), f"A probe of {train.shape[1]} dimensions")
     labels = (train_labels, val_labels)
     try:
         return _fit((train, val), labels, classes, both, refit, memory, exact=False)
     except _NotAccurateError:
-        pass  # what was computed is let go before it is computed again
+        pass  # what was computed is freed before it is computed again
     return _fit((train, val), labels, classes, both, refit, memory, exact=True)
 
 
 class _NotAccurateError(Exception):
-    """Float32 does not do for these features."""
+    """Float32 is not accurate enough for these features."""
 
 
 def _fit(
@@ -124,7 +124,12 @@ def _fit(
     return Ridge((weight * chosen.scale).float(), (bias * chosen.scale).float(), chosen.strength, chosen.correct)
 
 
-def require_validation(features: Rows) -> None:
+def require_validation_rows(features: Rows) -> None:
+    """Refuses to choose on validation features, or their labels, where there are none.
+
+    Raises:
+        PolycovError: if there are none.
+    """
     if not len(features):
         raise PolycovError("The probe chooses its strength on validation images: expected --val-fraction above 0.")
 

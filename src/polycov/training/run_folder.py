@@ -20,8 +20,7 @@ from polycov.models.model_folder import ModelFolder
 from polycov.models.tensors import save_tensors
 from polycov.models.weights import load_exactly
 from polycov.system.files import is_there, remove_temporary_files, write_file
-from polycov.system.json_files import append_json_lines as append_lines
-from polycov.system.json_files import read_json_lines, read_object, write_json, write_json_lines
+from polycov.system.json_files import append_json_lines, read_json_lines, read_object, write_json, write_json_lines
 from polycov.system.locks import try_lock
 from polycov.system.structure import structure
 from polycov.training.checkpoint import load_checkpoint, load_of_run, save_checkpoint
@@ -185,7 +184,7 @@ class RunFolder:
 
     def append_metrics(self, row: dict[str, Any]) -> None:
         """Appends the metrics of an epoch."""
-        append_lines(self._metrics, [row])
+        append_json_lines(self._metrics, [row])
 
     def keep_metrics(self, up_to_epoch: float = math.inf) -> None:
         """Drops the metrics of later epochs, and those of the test."""

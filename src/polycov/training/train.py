@@ -78,7 +78,7 @@ def train(
         options: any option of `Config` by its name, such as ``pool="isqrt-cov"``, ``epochs=5`` or ``probe=True``.
 
     Raises:
-        PolycovError: if something asked for is not possible.
+        PolycovError: if an option or the data cannot be used.
         NonFiniteError: if a loss is not finite; the last checkpoint is kept.
     """
     config = _with_absolute_path(_config(data, out, resume).replace(**options).check())

@@ -1,10 +1,8 @@
 """The page of a comparison: one self-contained file that needs no network."""
 
-import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -14,8 +12,7 @@ from polycov.comparing.report.figures import colour_of
 from polycov.comparing.report.tables import difference_in_words, metric_in_words, percent
 from polycov.comparing.statistics import Point, method_title
 from polycov.comparing.study import Study, storage_in_words, stored_in_words
-from polycov.errors import MissingDependencyError
-from polycov.system.files import write_text
+from polycov.system import pages
 
 STORED_COLOUR = "currentColor"
 AXES = (("dimensions", "dimensions"), ("bytes", "bytes"), ("time", "time"))
@@ -36,27 +33,15 @@ def write_page(path: Path, studies: Sequence[Study], explanations: Sequence[str 
     Raises:
         MissingDependencyError: if Jinja2 is not installed.
     """
-    try:
-        from jinja2 import Environment
-    except ImportError as error:
-        raise MissingDependencyError("The page needs Jinja2. Install it with: pip install 'polycov[train]'") from error
-    from markupsafe import Markup
-
-    here = files("polycov.comparing.report")
-    template = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True).from_string(
-        here.joinpath("page.html").read_text("utf-8")
-    )
-    found = [{"points": _numbers(study.points), "stored": _numbers(study.stored, STORED_COLOUR)} for study in studies]
-    numbers = json.dumps(found, allow_nan=False)
-    text = template.render(
+    pages.write_page(
+        path,
+        "polycov.comparing.report",
+        "page",
+        data=[{"points": _numbers(study.points), "stored": _numbers(study.stored, STORED_COLOUR)} for study in studies],
         title=f"Which pooling for {', '.join(dict.fromkeys(study.name for study in studies))}, and at what size?",
-        style=Markup(here.joinpath("page.css").read_text("utf-8")),
-        script=Markup(here.joinpath("page.js").read_text("utf-8")),
-        json=Markup(numbers.replace("<", "\\u003c")),  # so that no name can end the script
         axes=AXES,
         studies=[_study(*both) for both in zip_longest(studies, explanations)],
     )
-    write_text(path, text)
 
 
 def _colours(study: Study) -> dict[str, str]:

@@ -22,7 +22,7 @@ NEEDS = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onn
 
 
 def missing_packages(name: str) -> list[str]:
-    """Returns what an engine needs and is not installed."""
+    """Returns the packages that an engine needs and that are not installed."""
     return [package for package in NEEDS[name] if find_spec(package) is None]
 
 
@@ -34,7 +34,7 @@ class Engine:
         network: network in evaluation mode that returns tensors, on the CPU, in float32.
         example: an input, such as images (B, 3, H, W). onnxruntime computes batches of this size, OpenVINO image by
             image.
-        precision: of OpenVINO's computations: "f32", or "bf16", which is for benchmarks alone.
+        precision: of OpenVINO's computations: "f32", or "bf16", only for benchmarks.
 
     Attributes:
         name: name and version of the engine.
@@ -81,7 +81,7 @@ def _onnxruntime(model: bytes, threads: int) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3  # errors
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves the CPU to those who read images
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # leaves the CPU to readers of images
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     (entry,) = session.get_inputs()
     return lambda images: session.run(None, {entry.name: images})
@@ -102,10 +102,10 @@ def import_openvino() -> ModuleType:
 
 @cache
 def _openvino_core() -> Any:
-    """The one of this process, which stays.
+    """The only OpenVINO core of this process, which is never freed.
 
-    Each sets a stack for the handlers of signals and frees it when it goes; of two whose lives overlap, the second
-    leaves the freed stack of the first behind, and the next signal, such as that of a child that ends, is fatal.
+    A core sets a stack for signal handlers, and frees it at its own end. If the lives of two overlap, the second puts
+    the freed stack of the first back, and the next signal, such as that of a child that ends, is fatal.
     """
     return import_openvino().Core()
 

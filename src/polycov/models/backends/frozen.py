@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from polycov.data.transforms import Preprocessing, normalise
-from polycov.errors import MissingDependencyError
+from polycov.errors import MissingDependencyError, first_line
 from polycov.models.backbones import Backbone
 from polycov.models.backends.engines import INSTALL, NEEDS, Engine, Outputs, missing_packages
 from polycov.models.backends.fold import fold_batch_norm
@@ -74,7 +74,7 @@ class FrozenBackbone:
             "auto" leaves the network as it is.
         images: how many there are in all.
         batch_size: images per batch; others work too.
-        preprocessing: if given, images may be pixels in uint8, (B, H, W, 3), and become normalised by the backend.
+        preprocessing: if given, images may be pixels in uint8, (B, H, W, 3), and the backend normalises them.
         progress: receives what was chosen, and why.
 
     Attributes:
@@ -129,7 +129,7 @@ class FrozenBackbone:
                 compute = build()
                 self.distance = relative_distance(compute(some), expected)
             except Exception as error:  # exporters and compilers raise anything
-                reason = f"{type(error).__name__}: {(str(error).strip() or '-').splitlines()[0]}"
+                reason = f"{type(error).__name__}: {first_line(error)}"
                 self.progress.message(f"{name} cannot run this backbone ({reason})")
                 continue
             if self.distance <= TOLERANCE:  # NaN is not
@@ -148,7 +148,7 @@ class FrozenBackbone:
             engines = [name for name in FASTEST if not missing_packages(name)]
         if images.device.type != "cpu":
             if self.backend in FASTEST:
-                self.progress.message(f"{self.backend} computes on the CPU alone: torch runs on {images.device}")
+                self.progress.message(f"{self.backend} runs only on the CPU: torch is used on {images.device}")
             engines = []
         for name in engines:
             yield name, lambda name=name: Engine(name, self.network, images.new_zeros(shape))  # type: ignore[misc]
