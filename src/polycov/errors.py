@@ -49,6 +49,16 @@ def quoted(names: Sequence[str], count: int = 5) -> str:
     return ", ".join(map(repr, names[:count])) + (" …" if len(names) > count else "")
 
 
+def first_line(error: Exception) -> str:
+    """Returns the first line of what an error says, or its type: some libraries raise errors without a text.
+
+    Example:
+        >>> first_line(OSError("no space")), first_line(EOFError())
+        ('no space', 'EOFError')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def positive_int(stage: str, argument: str, value: object, most: int = 2**31 - 1) -> int:
     """Returns ``value`` as an int if it is an integer (also a NumPy one) from 1 to ``most``.
 

@@ -7,7 +7,7 @@ from typing import Any
 from polycov.data.class_folders import SPLIT_NAMES
 from polycov.data.image_files import Content
 from polycov.data.images import SPLITS, ImageData, Samples
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, first_line
 
 Item = tuple[str, int]  # table, row
 
@@ -76,8 +76,7 @@ def _load(name: str) -> tuple[dict[str, Any], Any]:
         saved = (Path(name) / "dataset_dict.json").is_file()
         return datasets.load_from_disk(name) if saved else datasets.load_dataset(name), datasets
     except Exception as error:  # no network, no such name, damaged files: each raises another kind
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise PolycovError(f"Cannot read the dataset {name!r}: {reason}") from error
+        raise PolycovError(f"Cannot read the dataset {name!r}: {first_line(error)}") from error
 
 
 def _samples(source: Rows, table: str, label: str) -> Samples:

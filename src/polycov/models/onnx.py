@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from polycov.data.transforms import Preprocessing
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, first_line
 from polycov.models.model import probabilities
 from polycov.models.model_folder import FORMAT
 from polycov.system.formats import require_format
@@ -43,7 +43,7 @@ class OnnxFile:
         try:
             self.session = onnxruntime.InferenceSession(str(path), providers=onnxruntime.get_available_providers())
         except Exception as error:  # onnxruntime has an exception of its own for every way to fail
-            raise PolycovError(f"Cannot read {str(path)!r}: {str(error).splitlines()[0]}") from error
+            raise PolycovError(f"Cannot read {str(path)!r}: {first_line(error)}") from error
         inputs, outputs = self.session.get_inputs(), self.session.get_outputs()
         if not inputs or not outputs:
             raise PolycovError(f"Cannot use {str(path)!r}: it has no inputs or no outputs.")

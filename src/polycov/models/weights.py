@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import PolycovError
+from polycov.errors import PolycovError, first_line
 from polycov.models.tensors import State, import_safetensors
 
 OFFLINE_BACKBONE = "tf_efficientnet_lite0"
@@ -49,7 +49,7 @@ def _load(path: Path) -> Any:
     try:
         return read(path)
     except Exception as error:  # a broken file makes its reader raise anything
-        raise PolycovError(f"Cannot read weights from {str(path)!r}: {str(error).splitlines()[0]}") from error
+        raise PolycovError(f"Cannot read weights from {str(path)!r}: {first_line(error)}") from error
 
 
 def load_exactly(module: nn.Module, state: State, source: str, ignore: tuple[str, ...] = ()) -> None:
