@@ -8,7 +8,7 @@ import numpy as np
 
 from polycov.data.class_folders import file_samples
 from polycov.data.images import SPLITS, ImageData, Samples, Split
-from polycov.errors import MissingDependencyError, PolycovError
+from polycov.errors import MissingDependencyError, PolycovError, first_line
 from polycov.system.files import read_lines
 
 
@@ -100,7 +100,7 @@ def _cars(path: Path, file_field: str = "fname", test_field: str | None = None) 
             (str(row[file_field]), int(row["class"]) - 1, test_field is not None and bool(row[test_field]))
             for row in np.atleast_1d(content["annotations"])
         ]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise PolycovError(f"The annotations in {str(path)!r} are not those of Stanford Cars: {error}.") from error
 
 
@@ -121,7 +121,7 @@ def _read_matlab(path: Path) -> Any:
     try:
         return loadmat(path, squeeze_me=True)
     except Exception as error:  # a damaged file raises many kinds
-        raise PolycovError(f"Cannot read {str(path)!r}: {str(error).splitlines()[0]}") from error
+        raise PolycovError(f"Cannot read {str(path)!r}: {first_line(error)}") from error
 
 
 def _listed(root: Path, pairs: Mapping[Split, Sequence[tuple[str, int]]], classes: int) -> dict[Split, Samples]:
