@@ -79,17 +79,20 @@ def _released_without_trace(lock: BaseFileLock, path: Path) -> Iterator[None]:
 def hold_in_use(path: Path) -> int:
     """Marks a folder as in use by a file in it, until the descriptor that is returned is closed or the process ends.
 
-    The file is made if it is missing, with its folder, and gets the present time. Whoever removes the folder holds
-    `folder_lock` of the file; one that is removed while this waits is made anew. Windows has no such lock (−1).
+    The file is made if it is missing, with its folder, and gets the present time. A link in its place is replaced.
+    Whoever removes the folder holds `folder_lock` of the file; one that is removed while this waits is made anew.
+    Windows has no such lock (−1).
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(PermissionError):
+            if path.is_symlink():
+                path.unlink()
             path.touch()
         try:
             import fcntl
 
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would never open
         except (ImportError, PermissionError):
             return -1
         except FileNotFoundError:
