@@ -1,6 +1,7 @@
 """The command ``polycov``. Neither torch nor a command is imported before it is needed."""
 
 import importlib
+import io
 import os
 import sys
 from importlib.metadata import version
@@ -35,6 +36,7 @@ FAILED, MISTAKE, INTERRUPTED = 1, 2, 130
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command; ``arguments`` are those of the shell by default."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    _write_any_character()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
         print(help_text())
@@ -48,6 +50,12 @@ def main(arguments: list[str] | None = None) -> None:
     if missing:
         sys.exit(_install_hint(name, ", ".join(missing)))
     _run(name, arguments[1:])
+
+
+def _write_any_character() -> None:
+    """Lets no character end a command: not every terminal, and no pipe on Windows, can show them all."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def help_text() -> str:
