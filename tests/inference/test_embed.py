@@ -173,3 +173,17 @@ def test_a_folder_that_lost_its_description_gives_no_features_of_another_embeddi
     np.testing.assert_array_equal(features, expected)
     assert sorted(path.name for path in out.glob("part-*")) == ["part-000000.npz", "part-000001.npz"]
     assert f"'{out / 'part-000005.npz'}' is removed: it is of another embedding" in lines
+
+
+def test_images_that_came_later_are_named(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    lines: list[str] = []
+    for i in range(3):
+        make_image(0, i).save(tmp_path / "in" / f"{i}.png")
+        if i:
+            embed(str(finished), tmp_path / "in", tmp_path / "out", workers=0, progress=LogProgress(lines.append))
+    assert lines[0] == (
+        f"note: the images have changed since they were listed, first at '{tmp_path / 'in' / '2.png'}'; the embedding "
+        "is of those listed. Choose another --out for the images as they are now."
+    )
+    assert lines[1:] == [f"already complete: {tmp_path / 'out'}"]

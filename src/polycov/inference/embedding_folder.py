@@ -115,7 +115,7 @@ class EmbeddingFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         return only_writer(self.path / "_writing.lock", self.path)
 
-    def prepare(self, identity: dict[str, Any], maker: Maker, images: Iterable[Item]) -> None:
+    def prepare(self, identity: dict[str, Any], maker: Maker, images: Iterable[Item]) -> bool:
         """Lists the images, once, or checks that the folder holds the same embedding.
 
         Args:
@@ -123,12 +123,16 @@ class EmbeddingFolder:
             maker: what makes them.
             images: where they are, read only if they are not listed yet.
 
+        Returns:
+            Whether they were listed just now.
+
         Raises:
             PolycovError: if the folder holds another embedding, or there are no images.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         wanted = {"format_version": FORMAT, **json.loads(json.dumps(identity))}
-        if not is_there(self._manifest):
+        new = not is_there(self._manifest)
+        if new:
             count = self._list_images(images)
             if not count:
                 raise PolycovError("There are no images to embed.")
@@ -142,6 +146,7 @@ class EmbeddingFolder:
                 f"{str(self.path)!r} holds an embedding with another {key}: {before.get(key)!r}, not "
                 f"{wanted[key]!r}. Choose another --out."
             )
+        return new
 
     def _list_images(self, images: Iterable[Item]) -> int:
         count = 0
