@@ -105,7 +105,9 @@ def _other_tensors(path: Path) -> None:
     save_file({"other": torch.zeros(2)}, path, notes)
 
 
-TENSORS = BYTES | {
+TENSORS: dict[str, Damage] = {
+    **BYTES,
+    **FLIPS,
     "without notes": _notes(lambda notes: None),
     "notes are a list": _notes(lambda notes: []),
     "empty notes": _notes(lambda notes: {}),

@@ -1,7 +1,10 @@
 import io
+from contextlib import redirect_stdout
 
+import pytest
 from rich.console import Console
 
+from polycov.commands.main import main
 from polycov.commands.terminal import Terminal, TerminalProgress, as_rich
 from polycov.progress import LogProgress
 from polycov.system.tables import Table
@@ -49,3 +52,12 @@ def test_numbers_are_right_aligned_and_markup_is_text() -> None:
         "right",
         "left",
     ]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+def test_characters_that_cannot_be_shown_do_not_end_a_command(encoding: str) -> None:
+    output = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    with redirect_stdout(output):
+        main(["list"])
+    output.seek(0)
+    assert "?" in output.read()

@@ -34,6 +34,18 @@ def test_records_come_back_each_once(folder: ComparisonFolder) -> None:
     assert not folder.has_record(Setting("ipccp-ts", 16, 2))
 
 
+def test_records_of_another_comparison_are_refused(folder: ComparisonFolder) -> None:
+    folder.append(RECORD, {})
+    other = ComparisonFolder(folder.path.parent / "other")
+    other.open({**IDENTITY, "head": "knn"}, {})
+    os.rename(folder.path / "records.jsonl", other.path / "records.jsonl")
+    with pytest.raises(PolycovError, match=r"line 1 of '.*records.jsonl' is a record of another comparison"):
+        other.records()
+    (other.path / "config.json").unlink()
+    with pytest.raises(PolycovError, match=r"holds records, but no config\.json"):
+        ComparisonFolder(other.path).open(IDENTITY, {})
+
+
 def test_older_folders_list_validation_images_alone(folder: ComparisonFolder) -> None:
     folder.append(RECORD, {})
     (folder.path / "splits" / "0.json").write_text("[3, 4]")

@@ -6,6 +6,7 @@ import pytest
 from scipy.io import savemat
 
 from fake_images import make_image, write_classes
+from polycov.data.broken import find_broken
 from polycov.data.images import SPLITS, ImageData, Split
 from polycov.data.read import read_splits
 from polycov.errors import PolycovError
@@ -157,6 +158,20 @@ def test_cars_of_a_class_without_a_name_are_refused(tmp_path: Path, label: int) 
     savemat(tmp_path / "cars_annos.mat", {"annotations": rows, "class_names": np.array(["Audi", "BMW"], dtype=object)})
     with pytest.raises(PolycovError, match=rf"^'car_ims/2.jpg' is of class {label}, but '.*' names 2 classes\.$"):
         read_splits(tmp_path)
+
+
+def test_a_class_that_is_no_number_is_refused(tmp_path: Path) -> None:
+    table = car_annotations([("car_ims/1.jpg", np.inf, 0)], ["relative_im_path", "class", "test"])
+    savemat(tmp_path / "cars_annos.mat", {"annotations": table, "class_names": CARS})
+    with pytest.raises(PolycovError, match=r"^The annotations in '.*cars_annos.mat' are not those of Stanford Cars"):
+        read_splits(tmp_path)
+
+
+def test_a_name_that_no_file_can_have_is_missing(tmp_path: Path) -> None:
+    write_cub(tmp_path)
+    lines = (tmp_path / "images.txt").read_text().splitlines()
+    (tmp_path / "images.txt").write_text("\n".join([*lines[:-1], "8 002.Auk/\0.jpg"]))
+    assert list(find_broken(read_splits(tmp_path), tmp_path / "cache")) == ["images/002.Auk/\0.jpg"]
 
 
 def test_annotations_of_something_else_are_refused(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from PIL import Image
 
 from fake_images import make_image
 from polycov.data import ImageData, read_data
+from polycov.data.image_files import UnreadableImageError
 from polycov.data.images import SPLITS, Split
 from polycov.errors import PolycovError
 
@@ -108,6 +109,14 @@ def test_a_member_beyond_the_end_of_the_tar_is_named(tmp_path: Path) -> None:
     (tmp_path / "x.tar").write_bytes(info.tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024)
     with pytest.raises(PolycovError, match=r"^Cannot read the tar '.*x.tar': 'a/1.jpg' ends beyond the file\.$"):
         read_data(str(tmp_path / "x.tar"))
+
+
+def test_a_member_that_is_too_large_is_an_unreadable_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("polycov.data.tars.MAX_BYTES", 100)
+    write_tar(tmp_path / "x.tar", {f"{name}/{i}.jpg": jpeg(0, i) for name in "ab" for i in range(3)})
+    samples = read_data(str(tmp_path / "x.tar")).all_samples()
+    with pytest.raises(UnreadableImageError, match=r"'x.tar/a/0.jpg': it has \d+ bytes; at most 100 are read"):
+        samples.image(0)
 
 
 def test_a_compressed_tar_is_named(tmp_path: Path) -> None:

@@ -79,6 +79,8 @@ def test_identity_is_plain_and_ignores_augmentation() -> None:
         ({"size": True}, "Expected size of images from 8 to 4096 pixels, got True"),
         ({"crop": "centre"}, "Unknown crop 'centre'.*Did you mean 'center'"),
         ({"interpolation": "cubic"}, "Unknown interpolation 'cubic'"),
+        ({"crop": {}}, "Unknown crop {}"),
+        ({"interpolation": []}, r"Unknown interpolation \[\]"),
         ({"std": (1.0, 0.0, 1.0)}, "three positive standard deviations"),
         ({"mean": (1.0, 0.0)}, "Expected three means"),
         ({"mean": (1.0, float("nan"), 0.0)}, "Expected three means"),

@@ -145,3 +145,45 @@ def test_damage_and_other_embeddings_are_named(trees: Path, tmp_path: Path) -> N
     (out / "_embedding.json").write_text(json.dumps(manifest | {"images": 2}))
     with pytest.raises(PolycovError, match=r"The image list in .* is damaged"):
         embed("average", trees / "test", out, format="npz", **RANDOM)
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_shards_of_another_embedding_are_named_and_made_again(trees: Path, tmp_path: Path, kind: str) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    options: dict[str, Any] = {"format": kind, "shard_size": 5, **RANDOM}
+    expected = embed(SPEC, trees / "test", ours, **options).load()
+    embed(SPEC, trees / "test", theirs, seed=1, **options)
+    (theirs / f"part-000001.{kind}").replace(ours / f"part-000001.{kind}")  # the same names, shape and dtype
+    lines: list[str] = []
+    again = embed(SPEC, trees / "test", ours, progress=LogProgress(lines.append), **options).load()
+    assert lines[0] == f"'{ours / f'part-000001.{kind}'}' is made again: it is of another embedding"
+    assert again[0] == expected[0]
+    np.testing.assert_array_equal(again[1], expected[1])
+
+
+def test_a_folder_that_lost_its_description_gives_no_features_of_another_embedding(trees: Path, tmp_path: Path) -> None:
+    out = tmp_path / "features"
+    embed(SPEC, trees, out, seed=1, format="npz", shard_size=5, **RANDOM)
+    (out / "_embedding.json").unlink()
+    lines: list[str] = []
+    _, features = embed(
+        SPEC, trees / "test", out, format="npz", shard_size=5, progress=LogProgress(lines.append), **RANDOM
+    ).load()
+    expected = embed(SPEC, trees / "test", tmp_path / "new", format="npz", shard_size=5, **RANDOM).load()[1]
+    np.testing.assert_array_equal(features, expected)
+    assert sorted(path.name for path in out.glob("part-*")) == ["part-000000.npz", "part-000001.npz"]
+    assert f"'{out / 'part-000005.npz'}' is removed: it is of another embedding" in lines
+
+
+def test_images_that_came_later_are_named(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    lines: list[str] = []
+    for i in range(3):
+        make_image(0, i).save(tmp_path / "in" / f"{i}.png")
+        if i:
+            embed(str(finished), tmp_path / "in", tmp_path / "out", workers=0, progress=LogProgress(lines.append))
+    assert lines[0] == (
+        f"note: the images have changed since they were listed, first at '{tmp_path / 'in' / '2.png'}'; the embedding "
+        "is of those listed. Choose another --out for the images as they are now."
+    )
+    assert lines[1:] == [f"already complete: {tmp_path / 'out'}"]

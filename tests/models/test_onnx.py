@@ -6,6 +6,7 @@ from pathlib import Path
 import onnx
 import pytest
 import torch
+from onnx import TensorProto, helper
 from PIL import Image
 from sklearn.datasets import load_sample_images
 from torch import nn
@@ -91,6 +92,26 @@ def test_files_of_others_are_refused(tmp_path: Path, exported: Path) -> None:
         OnnxFile(tmp_path / "damaged.onnx")
     with pytest.raises(polycov.NonFiniteError, match="gives NaN"):
         OnnxClassifier(exported).predict(torch.full((1, 3, 96, 96), torch.nan))
+
+
+LOGITS = {
+    "texts": helper.make_tensor("v", TensorProto.STRING, [1, 3], [b"a", b"b", b"c"]),  # type: ignore[list-item]
+    "no batch": helper.make_tensor("v", TensorProto.FLOAT, [3], [0.0, 1.0, 2.0]),
+    "no images": helper.make_tensor("v", TensorProto.FLOAT, [0, 3], []),
+    "other images": helper.make_tensor("v", TensorProto.FLOAT, [2, 3], [0.0] * 6),
+}
+
+
+@pytest.mark.parametrize("name", LOGITS)
+def test_an_output_that_is_no_logits_is_refused(tmp_path: Path, exported: Path, name: str) -> None:
+    file, value = onnx.load(exported), LOGITS[name]
+    output = helper.make_tensor_value_info("y", value.data_type, [*value.dims[:-1], 3])
+    graph = helper.make_graph([helper.make_node("Constant", [], ["y"], value=value)], "g", file.graph.input, [output])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=file.ir_version)
+    model.metadata_props.extend(file.metadata_props)
+    onnx.save(model, tmp_path / "constant.onnx")
+    with pytest.raises(polycov.PolycovError, match=r"^Expected the ONNX file to give logits of shape \(1, 3\), got "):
+        OnnxClassifier(tmp_path / "constant.onnx").predict(torch.zeros(1, 3, 96, 96))
 
 
 def test_a_missing_onnxruntime_says_what_to_install(exported: Path, monkeypatch: pytest.MonkeyPatch) -> None:

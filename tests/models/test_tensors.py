@@ -37,6 +37,22 @@ def test_broken_missing_and_other_files_are_refused(tmp_path: Path) -> None:
         read_notes(path)
 
 
+@pytest.mark.parametrize("place", [-1, -40, -80])
+def test_a_changed_byte_is_found(tmp_path: Path, place: int) -> None:
+    path = tmp_path / "x.safetensors"
+    save_tensors(path, {"a": torch.ones(20), "b": torch.zeros(0, dtype=torch.bfloat16)}, {"epoch": 3})
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(PolycovError, match=r"x\.safetensors': it is damaged, its checksum is another\.$"):
+        load_tensors(path)
+
+
+def test_files_of_older_versions_have_no_checksum(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(2)}, tmp_path / "x", {"polycov": '{"epoch": 3}'})
+    assert load_tensors(tmp_path / "x")[1] == {"epoch": 3}
+
+
 def test_notes_that_json_cannot_hold_leave_the_old_file(tmp_path: Path) -> None:
     save_tensors(tmp_path / "x", {"a": torch.ones(2)}, {})
     with pytest.raises(TypeError, match="not JSON serializable"):

@@ -44,6 +44,9 @@ def test_wrong_files_say_what_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "text.safetensors").write_text("hello")
     with pytest.raises(PolycovError, match="Cannot read weights"):
         read_weights(tmp_path / "text.safetensors")
+    (tmp_path / "cut.pth").write_bytes(b"")  # for which torch raises an error without a text
+    with pytest.raises(PolycovError, match=r"^Cannot read weights from '.*cut\.pth': EOFError\.$"):
+        read_weights(tmp_path / "cut.pth")
     torch.save([1, 2], tmp_path / "list.pth")
     with pytest.raises(PolycovError, match=r"Expected tensors by name in .*, got a list"):
         read_weights(tmp_path / "list.pth")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from polycov.system.locks import folder_lock, try_lock, wait_for_lock
+from polycov.system.locks import folder_lock, hold_in_use, try_lock, wait_for_lock
 
 HOLD = """
 import sys
@@ -108,3 +108,13 @@ def test_a_folder_is_shared_by_many_or_held_by_one(tmp_path: Path) -> None:
     with folder_lock(tmp_path, wait=False) as (alone, _):
         assert alone
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_mark_of_use_does_not_follow_a_link_or_wait_for_a_pipe(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "pipe"):
+        os.close(hold_in_use(tmp_path / name))
+    assert not (tmp_path / "elsewhere").exists()
+    assert (tmp_path / "link").read_bytes() == b""

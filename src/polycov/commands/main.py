@@ -1,6 +1,7 @@
 """The command ``polycov``. Neither torch nor a command is imported before it is needed."""
 
 import importlib
+import io
 import multiprocessing
 import os
 import sys
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Runs the command; ``arguments`` are those of the shell by default, and then an interruption ends the process."""
     of_shell = arguments is None
     arguments = sys.argv[1:] if arguments is None else arguments
+    _write_any_character()
     name = arguments[0] if arguments else "--help"
     if name in ("-h", "--help"):
         print(help_text())
@@ -55,6 +57,12 @@ def main(arguments: list[str] | None = None) -> None:
         if of_shell and stopped.code == INTERRUPTED:
             _exit_at_once(INTERRUPTED)
         raise
+
+
+def _write_any_character() -> None:
+    """Lets no character end a command: not every terminal, and no pipe on Windows, can show them all."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def help_text() -> str:

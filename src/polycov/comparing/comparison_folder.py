@@ -3,6 +3,7 @@
 import hashlib
 import json
 from contextlib import AbstractContextManager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,11 @@ class ComparisonFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         if not self._config.is_file():
+            if self._records.is_file():
+                raise PolycovError(
+                    f"{str(self.path)!r} holds records, but no {self._config.name} that says what they are of. Choose "
+                    "another --out, or restore the file."
+                )
             write_json(self._config, {"format": FORMAT, "identity": identity, **facts})
         before, after = _leaves(self.config()["identity"]), _leaves(json.loads(json.dumps(identity)))
         changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
@@ -88,6 +94,11 @@ class ComparisonFolder:
         require_format(config.get("format", 1), FORMAT, f"The comparison {str(self.path)!r}", "Compare again.")
         return config
 
+    @cached_property
+    def _digest(self) -> str:
+        """Of what is compared: every record carries it."""
+        return hashlib.sha256(json.dumps(self.config()["identity"], sort_keys=True).encode()).hexdigest()[:16]
+
     def facts(self) -> Facts:
         """Returns what a report says of the comparison.
 
@@ -102,11 +113,14 @@ class ComparisonFolder:
         """Returns the records in order, each setting once.
 
         Raises:
-            PolycovError: if a record is damaged.
+            PolycovError: if a record is damaged, or of another comparison.
         """
         for line, row in enumerate(read_json_lines(self._records), 1):
             if line > self._lines_read:  # records are only ever appended
-                record = structure(Record, row, f"line {line} of {str(self._records)!r}")
+                where = f"line {line} of {str(self._records)!r}"
+                if isinstance(row, dict) and row.pop("comparison", self._digest) != self._digest:
+                    raise PolycovError(f"{where} is a record of another comparison. Remove it.")
+                record = structure(Record, row, where)
                 self._by_key[record.key] = record
                 self._lines_read = line
         return list(self._by_key.values())
@@ -121,7 +135,7 @@ class ComparisonFolder:
         splits = self.path / "splits"
         splits.mkdir(exist_ok=True)
         write_json(splits / f"{record.seed}.json", scored)
-        append_json_lines(self._records, [to_plain(record)])
+        append_json_lines(self._records, [{**to_plain(record), "comparison": self._digest}])
 
     def scored(self) -> dict[int, Scored]:
         """Returns the images, or episodes, that each seed judged: for validation and for the test.

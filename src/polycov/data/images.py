@@ -55,7 +55,7 @@ class Files:
         """Folder, size and modification time."""
         try:
             status = os.stat(os.path.join(self._resolved, item))
-        except OSError:
+        except (OSError, ValueError):  # also a name that no file can have
             return "missing"
         return f"{self._resolved} {status.st_size} {status.st_mtime_ns}"
 

@@ -100,7 +100,7 @@ def _cars(path: Path, file_field: str = "fname", test_field: str | None = None) 
             (str(row[file_field]), int(row["class"]) - 1, test_field is not None and bool(row[test_field]))
             for row in np.atleast_1d(content["annotations"])
         ]
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, OverflowError) as error:
         raise PolycovError(f"The annotations in {str(path)!r} are not those of Stanford Cars: {error}.") from error
 
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from polycov.data.addresses import MAX_BYTES
 from polycov.data.class_folders import SPLIT_NAMES
-from polycov.data.image_files import image_extensions
+from polycov.data.image_files import UnreadableImageError, image_extensions
 from polycov.data.images import SPLITS, ImageData, Samples, Split
 from polycov.data.tar_members import iterate_members
 from polycov.errors import PolycovError
@@ -33,8 +34,14 @@ class Tars:
         return {"shards": self.shards, "handles": {}}  # another process opens its own
 
     def open(self, item: Item) -> bytes:
-        """The bytes of a member."""
+        """Returns the bytes of a member.
+
+        Raises:
+            UnreadableImageError: if it is too large.
+        """
         shard, _, offset, size = item
+        if size > MAX_BYTES:
+            raise UnreadableImageError(self.name(item), f"it has {size} bytes; at most {MAX_BYTES} are read")
         if shard not in self.handles:
             self.handles[shard] = os.open(self.shards[shard], os.O_RDONLY)
         return os.pread(self.handles[shard], size, offset)

@@ -59,9 +59,11 @@ class Preprocessing:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
                 raise PolycovError(f"Expected {name} of images from {least} to {LARGEST} pixels, got {value!r}.")
         if self.crop not in CROPS:
-            raise PolycovError(f"Unknown crop {self.crop!r}. {known(self.crop, CROPS)}")
-        if self.interpolation not in FILTERS:
-            raise PolycovError(f"Unknown interpolation {self.interpolation!r}. {known(self.interpolation, FILTERS)}")
+            raise PolycovError(f"Unknown crop {self.crop!r}. {known(str(self.crop), CROPS)}")
+        if str(self.interpolation) not in FILTERS:
+            raise PolycovError(
+                f"Unknown interpolation {self.interpolation!r}. {known(str(self.interpolation), FILTERS)}"
+            )
         finite = all(isinstance(value, int | float) and math.isfinite(value) for value in (*self.mean, *self.std))
         if not finite or len(self.mean) != 3 or len(self.std) != 3 or not all(value > 0 for value in self.std):
             raise PolycovError(

@@ -1,14 +1,15 @@
 """Compact features of any number of images, in shards on disk."""
 
+import itertools
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from polycov.data.addresses import is_url
-from polycov.data.anywhere import iterate_items
+from polycov.data.anywhere import item_name, iterate_items
 from polycov.engines.engine import Engine
 from polycov.errors import PolycovError
 from polycov.inference.embed_work import EmbedImages, Part, ShardTask, join_parts
@@ -52,7 +53,9 @@ def embed(
     embedder = make_embedder(chosen, choose_device(chosen.runtime.device))
     folder = EmbeddingFolder(chosen.out)
     with folder.writing(), _resumable(folder.path):
-        folder.prepare(_identity(chosen, kind, embedder), _maker(chosen), iterate_items(chosen.paths))
+        new = folder.prepare(_identity(chosen, kind, embedder), _maker(chosen), iterate_items(chosen.paths))
+        if not new:
+            _note_changes(folder, chosen, progress)
         folder.check_shards(progress)
         total = folder.manifest.images
         shards = _write_missing(folder, total, chosen, kind, embedder, progress)
@@ -86,6 +89,22 @@ def _write_missing(
             if sum(other.images for other in parts[part.shard]) == counts[part.shard]:
                 folder.write_shard(part.shard, kind, *join_parts(parts.pop(part.shard)))
     return shards
+
+
+def _note_changes(folder: EmbeddingFolder, options: EmbedOptions, progress: Progress) -> None:
+    """Says if the images here are no longer those that were listed when the embedding was begun."""
+    if any(is_url(str(path)) for path in options.paths):
+        return  # listing a store again may take long
+    listed = itertools.chain.from_iterable(folder.image_lists(options.shard_size))
+    with suppress(OSError, PolycovError):  # images may be gone once they are embedded
+        for before, now in itertools.zip_longest(listed, iterate_items(options.paths)):
+            if before != now:
+                name = item_name(before if now is None else now)
+                progress.message(
+                    f"note: the images have changed since they were listed, first at {name!r}; the embedding is of "
+                    "those listed. Choose another --out for the images as they are now."
+                )
+                return
 
 
 @contextmanager

@@ -1,10 +1,12 @@
 """A folder of embeddings: shards of names and features, the list of images, and what it was made from."""
 
+import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +76,11 @@ class Manifest(Structured):
     images: int
     maker: Maker
 
+    @property
+    def shards(self) -> range:
+        """The numbers of the shards."""
+        return range(-(-self.images // self.shard_size))
+
 
 @dataclass(frozen=True)
 class Skipped(Structured):
@@ -84,7 +91,8 @@ class Skipped(Structured):
 
 
 class EmbeddingFolder:
-    """The files of an embedding. The images are listed once; each stretch of the list becomes one shard.
+    """The files of an embedding. The images are listed once; each stretch of the list becomes one shard, which carries
+    the identity of the embedding.
 
     Only one process writes to it, no matter which ones compute the features. A shard is written in one step, so that
     memory does not grow with the number of images and an interrupted run resumes.
@@ -107,7 +115,7 @@ class EmbeddingFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         return only_writer(self.path / "_writing.lock", self.path)
 
-    def prepare(self, identity: dict[str, Any], maker: Maker, images: Iterable[Item]) -> None:
+    def prepare(self, identity: dict[str, Any], maker: Maker, images: Iterable[Item]) -> bool:
         """Lists the images, once, or checks that the folder holds the same embedding.
 
         Args:
@@ -115,12 +123,16 @@ class EmbeddingFolder:
             maker: what makes them.
             images: where they are, read only if they are not listed yet.
 
+        Returns:
+            Whether they were listed just now.
+
         Raises:
             PolycovError: if the folder holds another embedding, or there are no images.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         wanted = {"format_version": FORMAT, **json.loads(json.dumps(identity))}
-        if not is_there(self._manifest):
+        new = not is_there(self._manifest)
+        if new:
             count = self._list_images(images)
             if not count:
                 raise PolycovError("There are no images to embed.")
@@ -134,6 +146,7 @@ class EmbeddingFolder:
                 f"{str(self.path)!r} holds an embedding with another {key}: {before.get(key)!r}, not "
                 f"{wanted[key]!r}. Choose another --out."
             )
+        return new
 
     def _list_images(self, images: Iterable[Item]) -> int:
         count = 0
@@ -148,7 +161,7 @@ class EmbeddingFolder:
         write_file(self._images, fill)
         return count
 
-    def _read_manifest(self) -> "Manifest":
+    def _read_manifest(self) -> Manifest:
         """What the folder was made from.
 
         Raises:
@@ -171,9 +184,16 @@ class EmbeddingFolder:
         return manifest
 
     @property
-    def manifest(self) -> "Manifest":
+    def manifest(self) -> Manifest:
         """What the embedding was made from: model, spec, dimensions, format, shard size, number of images."""
         return self._read_manifest()
+
+    @cached_property
+    def _identity(self) -> str:
+        """What tells this embedding from every other: a digest of all that its features depend on."""
+        values = read_object(self._manifest)
+        named = {key: values[key] for key in values if key not in ("images", "maker")}
+        return hashlib.sha256(json.dumps(named, sort_keys=True).encode()).hexdigest()[:32]
 
     def image_lists(self, shard_size: int) -> Iterator[list[Item]]:
         """Yields where the images of one shard after another are.
@@ -196,21 +216,34 @@ class EmbeddingFolder:
         return self.path / f"_skipped-{index:06d}.jsonl"
 
     def check_shards(self, progress: Progress) -> None:
-        """Removes damaged shards and names them; they are made again."""
+        """Removes shards that are damaged or of another embedding, and names them; they are made again."""
         manifest = self._read_manifest()
-        kind, dimensions, dtype = manifest.format, manifest.dimensions, manifest.dtype
         for index, items in enumerate(self.image_lists(manifest.shard_size)):
-            path = self._shard(index, kind)
-            if is_there(path):
-                names = map(item_name, items)
-                try:
-                    skipped = {row.image for row in self._skipped_in(self._skipped(index))}
-                    problem = read_shard(path).problem([n for n in names if n not in skipped], dimensions, dtype)
-                except PolycovError as error:
-                    problem = str(error)
-                if problem:
-                    progress.message(f"{str(path)!r} is made again: {problem}")
-                    path.unlink(missing_ok=True)
+            path = self._shard(index, manifest.format)
+            problem = self._problem(index, items, manifest) if is_there(path) else ""
+            if problem:
+                progress.message(f"{str(path)!r} is made again: {problem}")
+                path.unlink(missing_ok=True)
+        self._remove_surplus(manifest, progress)
+
+    def _problem(self, index: int, items: list[Item], manifest: Manifest) -> str:
+        """What is wrong with a shard; "" if nothing is."""
+        try:
+            skipped = {row.image for row in self._skipped_in(self._skipped(index))}
+            names = [name for name in map(item_name, items) if name not in skipped]
+            shard = read_shard(self._shard(index, manifest.format))
+            return shard.problem(self._identity, names, manifest.dimensions, manifest.dtype)
+        except PolycovError as error:
+            return str(error)
+
+    def _remove_surplus(self, manifest: Manifest, progress: Progress) -> None:
+        """Removes shards of another embedding beside those of this one: who reads the folder would read them too."""
+        expected = {self._shard(index, manifest.format) for index in manifest.shards}
+        for path in sorted(set(self.path.glob("part-??????.*")) - expected):
+            with suppress(PolycovError):  # whatever it is, polycov did not write it
+                if read_shard(path).embedding not in (self._identity, None):
+                    progress.message(f"{str(path)!r} is removed: it is of another embedding")
+                    path.unlink()
 
     def has_shard(self, index: int, kind: ShardFormat) -> bool:
         """Whether a shard is complete."""
@@ -223,11 +256,13 @@ class EmbeddingFolder:
             write_json_lines(self._skipped(index), rows)
         else:
             self._skipped(index).unlink(missing_ok=True)
-        write_file(self._shard(index, kind), lambda temporary: fill_shard(temporary, kind, shard))
+        own = replace(shard, embedding=self._identity)
+        write_file(self._shard(index, kind), lambda temporary: fill_shard(temporary, kind, own))
 
     def skipped(self) -> dict[str, str]:
         """Returns the images that could not be read, with the reasons."""
-        rows = (row for path in sorted(self.path.glob("_skipped-*.jsonl")) for row in self._skipped_in(path))
+        paths = (self._skipped(index) for index in self._read_manifest().shards)
+        rows = (row for path in paths for row in self._skipped_in(path))
         return {row.image: row.reason for row in rows}
 
     @staticmethod
@@ -241,7 +276,7 @@ class EmbeddingFolder:
             PolycovError: if some are missing.
         """
         manifest = self._read_manifest()
-        paths = [self._shard(i, manifest.format) for i in range(-(-manifest.images // manifest.shard_size))]
+        paths = [self._shard(index, manifest.format) for index in manifest.shards]
         done = sum(path.is_file() for path in paths)
         if done < len(paths):
             raise PolycovError(
@@ -251,5 +286,7 @@ class EmbeddingFolder:
 
     def shards(self) -> Iterator[Shard]:
         """Yields the shards in order, one at a time in memory."""
-        for path in sorted(self.path.glob("part-*")):
-            yield read_shard(path)
+        manifest = self._read_manifest()
+        for path in (self._shard(index, manifest.format) for index in manifest.shards):
+            if is_there(path):
+                yield read_shard(path)

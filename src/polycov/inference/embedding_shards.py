@@ -15,6 +15,7 @@ from polycov.system.text import valid_utf8
 
 ShardFormat = Literal["parquet", "npz"]
 Array = np.ndarray[Any, Any]
+_EMBEDDING = b"polycov.embedding"  # the key of the identity in the metadata of a Parquet file
 
 
 @dataclass(frozen=True)
@@ -25,15 +26,19 @@ class Shard:
         names: names of the images.
         features: (images, D), as stored.
         scales: (images,) for int8, by which features are multiplied; None otherwise.
+        embedding: identity of the embedding that it belongs to; None in files of older versions.
     """
 
     names: list[str]
     features: Array
     scales: Array | None = None
+    embedding: str | None = None
 
-    def problem(self, names: list[str], dimensions: int, dtype: str) -> str:
-        """Returns how it differs from a shard of these images and features; empty if it does not."""
+    def problem(self, embedding: str, names: list[str], dimensions: int, dtype: str) -> str:
+        """Returns how it differs from a shard of this embedding, images and features; empty if it does not."""
         images = len(self.names)
+        if self.embedding not in (embedding, None):
+            return "it is of another embedding"
         if self.names != [valid_utf8(name) for name in names] and self.names != names:
             return "other images"
         if self.features.shape != (images, dimensions) or self.features.dtype != dtype:
@@ -55,6 +60,8 @@ def fill_shard(path: Path, kind: ShardFormat, shard: Shard) -> None:
         arrays: dict[str, Any] = {"names": np.array(shard.names, dtype=str), "features": shard.features}
         if shard.scales is not None:
             arrays["scales"] = shard.scales
+        if shard.embedding is not None:
+            arrays["embedding"] = np.array(shard.embedding)
         with path.open("wb") as file:
             np.savez(file, **arrays)
         return
@@ -64,7 +71,8 @@ def fill_shard(path: Path, kind: ShardFormat, shard: Shard) -> None:
     table = {"name": pa.array(names, pa.string()), "feature": column}
     if shard.scales is not None:
         table["scale"] = pa.array(shard.scales)
-    pq.write_table(pa.table(table), path, write_page_checksum=True)
+    notes = {} if shard.embedding is None else {_EMBEDDING: shard.embedding.encode()}
+    pq.write_table(pa.table(table, metadata=notes), path, write_page_checksum=True)
 
 
 def read_shard(path: Path) -> Shard:
@@ -77,7 +85,8 @@ def read_shard(path: Path) -> Shard:
         if path.suffix == ".npz":
             with open_to_read(path) as file, np.load(file, allow_pickle=False) as arrays:
                 scales = arrays["scales"] if "scales" in arrays.files else None
-                return Shard(arrays["names"].tolist(), arrays["features"], scales)
+                embedding = str(arrays["embedding"]) if "embedding" in arrays.files else None
+                return Shard(arrays["names"].tolist(), arrays["features"], scales, embedding)
         if not path.is_file():
             raise ValueError("it is not a file")
         _, pq = _pyarrow()
@@ -85,7 +94,8 @@ def read_shard(path: Path) -> Shard:
         column = table["feature"].combine_chunks()
         values = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), -1)
         scales = table["scale"].to_numpy() if "scale" in table.column_names else None
-        return Shard(table["name"].to_pylist(), values, scales)
+        note = (table.schema.metadata or {}).get(_EMBEDDING)
+        return Shard(table["name"].to_pylist(), values, scales, None if note is None else note.decode())
     except MissingDependencyError:
         raise
     except Exception as error:  # a damaged file makes its reader raise many kinds

@@ -106,8 +106,16 @@ class OnnxClassifier:
 
         Raises:
             NonFiniteError: if the file gives NaN or Inf.
+            PolycovError: if it gives something else than one number for each image and class.
         """
         return probabilities(self._logits, images.cpu(), mirror)
 
     def _logits(self, images: Tensor) -> Tensor:
-        return torch.from_numpy(self.file(images.contiguous().numpy())).float()
+        logits = self.file(images.contiguous().numpy())
+        expected = (len(images), len(self.classes))
+        if not isinstance(logits, np.ndarray) or logits.dtype.kind != "f" or logits.shape != expected:
+            given = (
+                f"{logits.dtype} of shape {logits.shape}" if isinstance(logits, np.ndarray) else type(logits).__name__
+            )
+            raise PolycovError(f"Expected the ONNX file to give logits of shape {expected}, got {given}.")
+        return torch.from_numpy(logits).float()

@@ -1,8 +1,9 @@
-"""Named tensors and notes in one ``.safetensors`` file: written in one step, read without running code."""
+"""Named tensors and notes in one ``.safetensors`` file with a checksum: written in one step, no code is run."""
 
 import hashlib
 import importlib
 import json
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
@@ -16,7 +17,7 @@ from polycov.system.files import write_file
 from polycov.system.json_files import parse_json
 
 State = dict[str, Tensor]
-_NOTES = "polycov"  # the key of the notes in the metadata of a file
+_NOTES, _CHECKSUM = "polycov", "polycov.crc32"  # the keys of the notes and their checksum in the metadata of a file
 
 
 def import_safetensors() -> ModuleType:
@@ -39,7 +40,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: dict[str, Any
     safetensors = import_safetensors()
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     # Not save_file, which leaves a temporary file of its own after a kill, and has no OSError for a full disk.
-    content = safetensors.torch.save(copies, {_NOTES: json.dumps(notes)})
+    text = json.dumps(notes)
+    content = safetensors.torch.save(copies, {_NOTES: text, _CHECKSUM: _checksum(copies, text)})
     del copies
     write_file(path, lambda temporary: temporary.write_bytes(content))
 
@@ -66,13 +68,16 @@ def _read(path: Path, with_tensors: bool) -> tuple[State, dict[str, Any]]:
         if not _is_utf8(path):  # which safetensors does not open
             content = path.read_bytes()
             header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
-            text, tensors = header["__metadata__"][_NOTES], safetensors.torch.load(content)
+            metadata, tensors = header["__metadata__"], safetensors.torch.load(content)
         else:
             with safetensors.safe_open(path, framework="pt") as file:
-                text = (file.metadata() or {}).get(_NOTES)
+                metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys() if with_tensors}  # noqa: SIM118
     except Exception as error:  # a damaged file makes its reader raise many kinds
         raise PolycovError(f"Cannot read {str(path)!r}: {error}.") from error
+    text, checksum = metadata.get(_NOTES), metadata.get(_CHECKSUM)  # older versions wrote no checksum
+    if with_tensors and checksum is not None and checksum != _checksum(tensors, text or ""):
+        raise PolycovError(f"Cannot read {str(path)!r}: it is damaged, its checksum is another.")
     try:
         notes = None if text is None else parse_json(text)
     except ValueError as error:
@@ -87,6 +92,16 @@ def _is_utf8(path: Path) -> bool:
         return bool(str(path).encode())
     except UnicodeEncodeError:
         return False
+
+
+def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+    """A CRC-32 of notes and tensors, in any order of them."""
+    total = zlib.crc32(text.encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
+        total = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, total)
+    return str(total)
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

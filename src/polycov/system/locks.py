@@ -79,18 +79,20 @@ def _released_without_trace(lock: BaseFileLock, path: Path) -> Iterator[None]:
 def hold_in_use(path: Path) -> int:
     """Marks a folder as in use by a lock on a file in it, until the returned descriptor is closed or the process ends.
 
-    The file and its folder are created if they are missing, and the time of the file is set to now. Who removes the
-    folder must hold `folder_lock` of the file; a folder removed meanwhile is created again. Windows has no such lock
-    (−1).
+    The file and its folder are created if they are missing, and the time of the file is set to now; a link in its
+    place is replaced. Who removes the folder must hold `folder_lock` of the file; a folder removed meanwhile is created
+    again. Windows has no such lock (−1).
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(PermissionError):
+            if path.is_symlink():
+                path.unlink()
             path.touch()
         try:
             import fcntl
 
-            descriptor = os.open(path, os.O_RDONLY)
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe would never open
         except (ImportError, PermissionError):
             return -1
         except FileNotFoundError:
