@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-DEMO := average gem isqrt-cov fewer-channels monet-2-ts ipccp-ts ipccp-rm ipccp-cs ipccp-fit mean-cov mean-cov-fit
+DEMO := average gem isqrt-cov fewer-channels monet-2-ts ipccp-ts ipccp-rm ipccp-cs ipccp-fit mean-cov auto-fit
 
 .DEFAULT_GOAL := help
 .PHONY: help demo tour test test-fast test-oldest test-package docs build fuzz kills bench lint format install clean

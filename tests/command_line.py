@@ -10,7 +10,7 @@ from polycov.commands.main import main
 
 SMALL = ["--backbone", "test_resnet", "--weights", "none", "--stage", "2", "--size", "64", "--workers", "0"]
 FROZEN = ["--pool", "average", "--freeze", "--epochs", "2", "--channels", "8", *SMALL]
-PROBE = ["--probe", "--dim", "16", "--channels", "8", *SMALL]
+PROBE = ["--probe", "--pool", "ipccp-ts", "--dim", "16", "--channels", "8", *SMALL]
 COMPARE = ["--methods", "average", "isqrt-cov", "--seeds", "1", "--channels", "8", "--no-explain", *SMALL]
 
 

@@ -26,7 +26,9 @@ def finished(trees: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run: a probe on a small random backbone."""
     folder = tmp_path_factory.mktemp("runs") / "probe"
     small: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "stage": 2, "size": 64, "workers": 0}
-    return train(trees, folder, cache=folder.parent / "cache", probe=True, dim=32, channels=8, **small).folder
+    return train(
+        trees, folder, cache=folder.parent / "cache", probe=True, pool="ipccp-ts", dim=32, channels=8, **small
+    ).folder
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,8 @@ from polycov.training.config import Config
 
 def config(trees: Path, **training: Any) -> Config:
     small: dict[str, Any] = {"size": 64, "workers": 0, "epochs": 2, "batch_size": 6}
-    network: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "stage": 2, "channels": 16, "dim": 64}
+    network: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "stage": 2}
+    network |= {"pool": "ipccp-ts", "channels": 16, "dim": 64}
     return Config(data=str(trees)).replace(**{**small, **network, **training})
 
 

@@ -159,12 +159,12 @@ def test_the_data_are_optional_in_the_help(capsys: pytest.CaptureFixture[str]) -
 def test_the_command_line_takes_precedence_over_the_recipe(trees: Path, tmp_path: Path) -> None:
     recipe = tmp_path / "r.toml"
     recipe.write_text('[training]\nprobe = true\n[network]\nbackbone = "test_resnet"\nweights = "none"\nstage = 1\n')
-    options = ["--recipe", str(recipe), "--size", "64", "--stage", "2", "--dim", "16", "--workers", "0"]
+    options = ["--recipe", str(recipe), "--size", "64", "--stage", "2", "--dim", "12", "--workers", "0"]
     main(["train", str(trees), *options, "-o", str(tmp_path / "run")])
     loaded = load_run(tmp_path / "run")
     assert loaded.model.backbone.stage == 2
     assert loaded.config.training.probe
-    assert loaded.model.pool.out_features == 16
+    assert loaded.model.pool.out_features == 12
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_a_backbone_of_the_user_is_registered_by_a_plugin(trees: Path, tmp_path:
         "    return timm.create_model('test_resnet', **options)\n"
     )
     options = ["--backbone", "my_little_resnet", "--weights", "none", "--size", "64", "--stage", "2", "--dim", "8"]
-    options += ["--workers", "0", "--probe", "-o", str(tmp_path / "run"), "--plugin", str(plugin)]
+    options += ["--workers", "0", "--probe", "--pool", "ipccp-ts", "-o", str(tmp_path / "run"), "--plugin", str(plugin)]
     main(["train", str(trees), *options])
     assert str(plugin) not in (tmp_path / "run" / "config.json").read_text()
     command = [sys.executable, "-m", "polycov", "evaluate", str(tmp_path / "run"), "--workers", "0"]
@@ -189,7 +189,7 @@ def test_a_backbone_of_the_user_is_registered_by_a_plugin(trees: Path, tmp_path:
 
 def test_names_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_classes(tmp_path / "x", ["[red]", "[bold]q"], 8)
-    options = [*TINY, "--stage", "2", "--dim", "8", "--probe"]
+    options = [*TINY, "--stage", "2", "--dim", "8", "--probe", "--pool", "ipccp-ts"]
     main(["train", str(tmp_path / "x"), *options, "--out", str(tmp_path / "[bold]run")])
     main(["evaluate", str(tmp_path / "[bold]run"), "--workers", "0"])
     main(["predict", str(tmp_path / "[bold]run"), str(tmp_path / "x" / "[red]" / "000.jpg")])

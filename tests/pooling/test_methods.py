@@ -33,7 +33,7 @@ def test_methods_have_the_specs_of_the_literature() -> None:
         "mean-cov": "[average, covariance | sqrt(5) | triu] | balance(1, 2)",
         "mean-cov-fit": "[average, covariance | sqrt(5) | count_sketch(8192)] | balance(1, 2) | "
         "project(64, fit=classes)",
-        "auto-fit": "[average, covariance | sqrt(5) | count_sketch(32768)] | balance(fit=classes) | "
+        "auto-fit": "[average, covariance | sqrt_minimax(9) | count_sketch(32768)] | balance(fit=classes) | "
         "project(512, fit=classes, shrinkage=auto)",
         "taylor-sqrt": "covariance | sqrt_taylor(11) | triu",
         "pade-sqrt": "covariance | sqrt_pade(5) | triu",

@@ -117,3 +117,10 @@ def test_what_does_not_change_a_result_is_not_part_of_its_description() -> None:
     plain = Config().replace(device="cpu", workers=7, plugin="mine.py").to_dict()
     assert "runtime" not in plain
     assert "mine.py" not in json.dumps(plain)
+
+
+def test_the_default_pool_is_the_one_measured_best_for_the_way_of_fitting() -> None:
+    assert Config().check().pooling.pool == "ipccp-ts"
+    assert Config().replace(freeze=True).check().pooling.pool == "ipccp-ts"
+    assert Config().replace(probe=True).check().pooling.pool == "auto-fit"
+    assert Config().replace(probe=True, pool="gem").check().pooling.pool == "gem"

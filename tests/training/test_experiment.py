@@ -28,7 +28,7 @@ def trees(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def config(trees: Path, **training: Any) -> Config:
     small: dict[str, Any] = {"size": 64, "workers": 0, "batch_size": 6, "channels": 16, "dim": 64}
-    network: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "stage": 2}
+    network: dict[str, Any] = {"backbone": "test_resnet", "weights": "none", "stage": 2, "pool": "ipccp-ts"}
     return Config(data=str(trees)).replace(**{**small, **network, **training})
 
 

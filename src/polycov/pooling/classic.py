@@ -126,9 +126,11 @@ def mean_cov_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     return f"[{parts}] | balance(1, 2) | project({dim}, fit=classes)"
 
 
-def auto_fit(dim: int = 512, iterations: int = 5, width: int = 32768) -> str:
-    """mean-cov-fit whose weights of mean and root and whose shrinkage are chosen on the training images (polycov)."""
-    parts = f"average, covariance | sqrt({iterations}) | count_sketch({width})"
+def auto_fit(dim: int = 512, width: int = 32768) -> str:
+    """mean-cov-fit with a cheaper root, whose weights of mean and root and whose shrinkage are chosen on the training
+    images: the feature to pick blind (polycov).
+    """
+    parts = f"average, covariance | sqrt_minimax(9) | count_sketch({width})"
     return f"[{parts}] | balance(fit=classes) | project({dim}, fit=classes, shrinkage=auto)"
 
 

@@ -49,7 +49,11 @@ def fit_to_data(config: Config, images: int, progress: Progress) -> Config:
     if config.training.init is not None or (pool, dim) == (pooling.pool, pooling.dim):  # a finished run is fitted
         return config
     asked = fitted_dim(pooling.pool, pooling.dim)
-    progress.warn(f"the feature has {images} dimensions, not {asked}: as many as there are training images")
+    note = f"the feature has {images} dimensions, not {asked}: as many as there are training images"
+    if pooling.dim is None:
+        progress.message(f"note: {note}")
+    else:
+        progress.warn(note)
     return config.replace(pool=pool, dim=dim)
 
 

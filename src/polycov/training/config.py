@@ -66,12 +66,16 @@ class NetworkOptions(Structured):
     """--no-last-stride keeps the resolution in the last stage, as iSQRT-COV does: four times the locations."""
 
 
+# Where everything is solved in closed form, the feature that no other is measurably above; training has its own.
+PROBE_POOL, TRAINED_POOL = "auto-fit", "ipccp-ts"
+
+
 @dataclass(frozen=True)
 class PoolingOptions(Structured):
     """The pooling."""
 
-    pool: str = "ipccp-ts"
-    """A method (polycov list methods) or a spec."""
+    pool: str = "auto"
+    """A method (polycov list methods) or a spec; auto: ipccp-ts, with --probe auto-fit."""
     dim: int | None = None
     """Dimension of the feature, for methods that let you choose it; default: the method's."""
     channels: int | None = None
@@ -203,7 +207,7 @@ class Config(Structured):
         return replace_options(self, options)
 
     def check(self) -> Self:
-        """Returns the configuration if its types and values make sense.
+        """Returns the configuration if its types and values make sense, with the name of its pool.
 
         Raises:
             PolycovError: otherwise.
@@ -212,7 +216,8 @@ class Config(Structured):
         checked.runtime.check()
         checked.engine.check()
         _check_training(checked.training)
-        return checked
+        default = PROBE_POOL if checked.training.probe else TRAINED_POOL
+        return checked.replace(pool=default) if checked.pooling.pool == "auto" else checked
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the options that determine the result as plain values, for JSON."""
