@@ -175,6 +175,34 @@ def test_a_folder_that_lost_its_description_gives_no_features_of_another_embeddi
     assert f"'{out / 'part-000005.npz'}' is removed: it is of another embedding" in lines
 
 
+def test_an_image_that_was_replaced_is_embedded_again(finished: Path, tmp_path: Path) -> None:
+    images, out = tmp_path / "in", tmp_path / "out"
+    images.mkdir()
+    for i in range(4):
+        make_image(0, i).save(images / f"{i}.png")
+        os.utime(images / f"{i}.png", (1e9, 1e9))
+    os.utime(images / "0.png", (4e9, 4e9))  # the clock of a camera may be wrong
+    lines: list[str] = []
+
+    def features() -> Any:
+        return embed(str(finished), images, out, shard_size=2, workers=0, progress=LogProgress(lines.append)).load()[1]
+
+    before = features()
+    lines.clear()
+    assert np.array_equal(features(), before)
+    assert lines == [f"already complete: {out}"]
+    for part in out.glob("part-*"):
+        os.utime(part, (1.1e9, 1.1e9))
+    make_image(2, 9).save(images / "3.png")
+    lines.clear()
+    after = features()
+    assert np.array_equal(after[:3], before[:3])
+    assert not np.array_equal(after[3], before[3])
+    assert [line for line in lines if "made again" in line] == [
+        f"{str(out / 'part-000001.parquet')!r} is made again: {str(images / '3.png')!r} has changed since"
+    ]
+
+
 def test_images_that_came_later_are_named(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     lines: list[str] = []

@@ -70,6 +70,15 @@ def item_name(item: Item) -> str:
     return file if isinstance(place, str) else f"{file}/{place:08d}"
 
 
+def last_modified(item: Item) -> float:
+    """Returns when the file of an image was last modified, in seconds; 0 if it is elsewhere, or gone."""
+    path = local_path(item if isinstance(item, str) else item[0])
+    try:
+        return 0.0 if path is None else path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
 def item_from_json(value: Any) -> Item:
     """Returns an item that was stored as JSON.
 

@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from polycov.data.anywhere import Item, item_from_json, item_name
+from polycov.data.anywhere import Item, item_from_json, item_name, last_modified
 from polycov.data.quantize import FeatureDtype
 from polycov.errors import PolycovError
 from polycov.inference.embedding_shards import Shard, ShardFormat, fill_shard, read_shard
@@ -232,9 +233,16 @@ class EmbeddingFolder:
             skipped = {row.image for row in self._skipped_in(self._skipped(index))}
             names = [name for name in map(item_name, items) if name not in skipped]
             shard = read_shard(self._shard(index, manifest.format))
-            return shard.problem(self._identity, names, manifest.dimensions, manifest.dtype)
+            problem = shard.problem(self._identity, names, manifest.dimensions, manifest.dtype)
+            return problem or self._newer_image(index, items, manifest)
         except PolycovError as error:
             return str(error)
+
+    def _newer_image(self, index: int, items: list[Item], manifest: Manifest) -> str:
+        """An image that was modified after its shard was written; "" if there is none. A time to come is no sign."""
+        written, now = self._shard(index, manifest.format).stat().st_mtime, time.time()
+        newer = (item for item in items if written < last_modified(item) <= now)
+        return next((f"{item_name(item)!r} has changed since" for item in newer), "")
 
     def _remove_surplus(self, manifest: Manifest, progress: Progress) -> None:
         """Removes shards of another embedding beside those of this one: who reads the folder would read them too."""
