@@ -160,6 +160,7 @@ class Experiment:
         source = FeatureBatches(data, store)
         self._fit_reduction(source)
         labels = self._labels()
+        self.progress.message(f"fitting to {sum(map(len, labels.values()))} images in closed form …")
         with evaluation_mode(model):
             reduced = {split: self._reduced(source, split) for split in labels}
             with torch.no_grad():

@@ -36,7 +36,7 @@ def between_classes(statistics: Statistics, of: Spectrum) -> Tensor:
     """
     counts = class_counts(statistics).to(of.mean.device)[:, None]
     totals = torch.stack([total for _, total in statistics.class_sums().values()])
-    return (totals - counts * of.mean) @ of.vectors / counts.sqrt()
+    return of.project(totals - counts * of.mean) / counts.sqrt()
 
 
 def class_components(statistics: Statistics, k: int, strength: float | None = STRENGTH) -> tuple[Tensor, Tensor]:
@@ -63,6 +63,6 @@ def class_components(statistics: Statistics, k: int, strength: float | None = ST
     within = torch.linalg.cholesky(torch.diag(of.values + alpha) - between.mT @ between)
     root = torch.linalg.solve_triangular(within, torch.diag(of.values.sqrt()), upper=False)
     leading = torch.linalg.eigh(root @ root.mT).eigenvectors[:, -k:].flip(1)
-    directions = (of.vectors @ torch.linalg.solve_triangular(within.mT, leading, upper=True)).mT
+    directions = of.expand(torch.linalg.solve_triangular(within.mT, leading, upper=True)).mT
     peak = directions.gather(1, directions.abs().argmax(1, keepdim=True))
     return of.mean, directions * peak.sign() * statistics.samples**0.5

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
-from polycov.pooling.post.pca import RANK, spectrum
+from polycov.pooling.post.pca import RANK, Spectrum, spectrum
 from polycov.pooling.post.statistics import Statistics
 
 STRENGTHS = tuple(10.0 ** (i / 2) for i in range(-5, 3))  # α over the mean squared length of a feature
@@ -77,21 +77,38 @@ class BlockMixture:
 
     def __init__(self, statistics: Statistics, blocks: tuple[int, ...], factors: Tensor) -> None:
         self.counts = class_counts(statistics)
-        bases = []
-        for start, size in zip(torch.tensor([0, *blocks]).cumsum(0).tolist(), blocks, strict=False):
-            part = statistics.after(lambda x, a=start, b=start + size: x[:, a:b])  # type: ignore[misc]
-            bases.append(spectrum(part).vectors[:, :COMPONENTS] * factors[start])
-        reduced = statistics.after(lambda x: self._reduce(x, blocks, bases))
+        starts = torch.tensor([0, *blocks]).cumsum(0).tolist()
+        parts = [
+            spectrum(statistics.after(lambda x, a=start, b=start + size: x[:, a:b]))  # type: ignore[misc]
+            for start, size in zip(starts, blocks, strict=False)
+        ]
+        self.sizes = [min(len(part.values), COMPONENTS) for part in parts]
+        scales = [factors[start] for start in starts[:-1]]
+        reduced = self._reduced(statistics, blocks, parts, scales)
         reduced.fold()
-        self.sizes = [basis.shape[1] for basis in bases]
         self.scatter: Tensor = reduced.scatter  # type: ignore[assignment]  # there are samples
         mean: Tensor = reduced.mean  # type: ignore[assignment]
         totals = torch.stack([total for _, total in reduced.class_sums().values()])
         self.sums = totals - self.counts.to(totals)[:, None] * mean
 
-    @staticmethod
-    def _reduce(x: Tensor, blocks: tuple[int, ...], bases: list[Tensor]) -> Tensor:
-        return torch.cat([part.double() @ basis for part, basis in zip(x.split(blocks, 1), bases, strict=True)], 1)
+    def _reduced(
+        self, statistics: Statistics, blocks: tuple[int, ...], parts: list[Spectrum], scales: list[Tensor]
+    ) -> Statistics:
+        """The statistics of the leading components of each block, side by side."""
+        kept = list(zip(parts, self.sizes, scales, strict=True))
+        rows = statistics.rows()
+        if rows is None:
+            bases = [part.leading(k) * scale for part, k, scale in kept]
+            return statistics.after(
+                lambda x: torch.cat([y.double() @ basis for y, basis in zip(x.split(blocks, 1), bases, strict=True)], 1)
+            )
+        columns = []
+        for x, (part, k, scale) in zip(rows.split(blocks, 1), kept, strict=True):
+            known = part.coordinates()
+            columns.append((part.project(x - part.mean) if known is None else known)[:, :k] * scale)
+        result = Statistics()
+        result.update(torch.cat(columns, 1), torch.cat([x for _, x in statistics.stored if x is not None]))
+        return result
 
     def choose(self, weights: tuple[float, ...]) -> Choice:
         """Returns the best strength with these weights, and its error."""

@@ -16,17 +16,38 @@ SHRINKAGE = 0.1  # of whitening
 
 
 class Spectrum(NamedTuple):
-    """The scatter matrix Σ (x − mean)(x − mean)ᵀ = V diag(λ) Vᵀ, without its null space.
+    """The scatter matrix Σ (x − mean)(x − mean)ᵀ = V diag(λ) Vᵀ, without its null space; V has orthonormal columns.
+
+    Of few rows X, minus their mean, V = Xᵀ U diag(λ)^(−½) with the eigenvectors U of X Xᵀ. It is never formed: products
+    with its two factors are cheaper.
 
     Attributes:
         mean: of the rows, (D,).
         values: λ, (r,), the largest first.
-        vectors: V, (D, r), orthonormal columns.
+        left: V, (D, r); or the first factor, Xᵀ, (D, n).
+        right: the second factor, (n, r); None if there is none.
     """
 
     mean: Tensor
     values: Tensor
-    vectors: Tensor
+    left: Tensor
+    right: Tensor | None = None
+
+    def project(self, x: Tensor) -> Tensor:
+        """Returns x V, (B, D) → (B, r)."""
+        return x @ self.left if self.right is None else (x @ self.left) @ self.right
+
+    def expand(self, x: Tensor) -> Tensor:
+        """Returns V x, (r, k) → (D, k)."""
+        return self.left @ (x if self.right is None else self.right @ x)
+
+    def leading(self, k: int) -> Tensor:
+        """Returns the first columns of V, (D, k)."""
+        return self.left[:, :k] if self.right is None else self.left @ self.right[:, :k]
+
+    def coordinates(self) -> Tensor | None:
+        """Returns X V = U diag(λ)^½, (n, r), for few rows; None if the rows are not kept."""
+        return None if self.right is None else self.right * self.values
 
 
 def spectrum(statistics: Statistics) -> Spectrum:
@@ -38,6 +59,8 @@ def spectrum(statistics: Statistics) -> Spectrum:
     rows = statistics.rows()
     if rows is not None and not len(rows):
         raise PolycovError("Cannot fit a projection to 0 samples.")
+    if rows is not None and len(rows) > rows.shape[1]:
+        rows = None
     if rows is None:
         statistics.fold()
         mean: Tensor = statistics.mean  # type: ignore[assignment]
@@ -48,9 +71,9 @@ def spectrum(statistics: Statistics) -> Spectrum:
         values, vectors = torch.linalg.eigh(centred @ centred.mT)
     keep = values > RANK * values[-1].clamp(min=0)
     values, vectors = values[keep].flip(0), vectors[:, keep].flip(1)
-    if rows is not None:
-        vectors = centred.mT @ (vectors / values.sqrt())
-    return Spectrum(mean, values, vectors)
+    if rows is None:
+        return Spectrum(mean, values, vectors)
+    return Spectrum(mean, values, centred.mT, vectors / values.sqrt())
 
 
 def principal_components(statistics: Statistics, k: int) -> tuple[Tensor, Tensor]:
@@ -114,7 +137,7 @@ def whitened_components(statistics: Statistics, k: int) -> tuple[Tensor, Tensor]
     """
     of = spectrum(statistics)
     variances = of.values[:k] / statistics.samples
-    return of.mean, (of.vectors[:, :k] / (variances + SHRINKAGE * variances.mean()).sqrt()).mT
+    return of.mean, (of.leading(k) / (variances + SHRINKAGE * variances.mean()).sqrt()).mT
 
 
 def completed(components: Tensor, k: int, seed: int) -> Tensor:
