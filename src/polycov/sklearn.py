@@ -42,8 +42,8 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         pool_: the pool, a torch Module.
         n_features_in_: the number of channels.
 
-    Float32 stays float32; other types become float64. ``fit`` fits the projection of ``ipccp-fit`` to the samples;
-    other methods only learn the number of channels.
+    Float32 stays float32; other types become float64. ``fit`` fits what a method fits to the samples, such as the
+    projection of ``ipccp-fit``; other methods only learn the number of channels.
 
     Example:
         >>> from sklearn.pipeline import make_pipeline
