@@ -23,7 +23,7 @@ def test_readme_snippets_run() -> None:
     assert len(snippets) >= 1
     for snippet in snippets:
         exec(snippet, names)
-    assert tuple(names["features"].shape) == (10, 8192)
+    assert tuple(names["features"].shape) == (200, 128)
 
 
 PAGES = sorted(
