@@ -125,11 +125,6 @@ class ComparisonFolder:
                 self._lines_read = line
         return list(self._by_key.values())
 
-    def has_record(self, setting: Setting) -> bool:
-        """Whether a setting is done."""
-        self.records()
-        return setting.key in self._by_key
-
     def append(self, record: Record, scored: Scored) -> None:
         """Records a setting, and which images its seed judged."""
         splits = self.path / "splits"
