@@ -79,8 +79,7 @@ def plan_comparison(options: CompareOptions, progress: Progress = SILENT) -> Pla
     """
     config = options.config()
     methods, dims = check_methods(options.methods), check_dims(options.dims)
-    if options.runtime.plugin is not None:
-        load_plugin(options.runtime.plugin)
+    load_plugin(options.runtime.plugin)
     seeded = SeededData(options.data, read_splits(options.data), options.split)
     data = seeded.split(0)
     size = input_size(config.network.backbone, config.images.size, data.size)

@@ -147,8 +147,7 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
         for method in methods:
             if method not in OWN_METHODS:
                 require_closed_form(method)
-    if options.runtime.plugin is not None:
-        load_plugin(options.runtime.plugin)
+    load_plugin(options.runtime.plugin)
     cache = cache_folder(options.cache)
     data = SeededData(options.data, read_splits(options.data), options.split)
     everything = data.split(0)
