@@ -54,10 +54,9 @@ def full_table(study: Study) -> Table:
 def summary_table(study: Study) -> Table:
     """Returns the main numbers as texts, a row per method and size; without columns that would be empty."""
     score = study.protocol.score
-    first = "test %" if score == "accuracy" else f"{score} %"
     metrics = [f"{name} %" for name in study.metrics]
     last = ("validation %", "minus isqrt-cov", "ms per image", "kernel error %")
-    columns = ("method", "dimensions", first, *metrics, *last)
+    columns = ("method", "dimensions", score_column(study), *metrics, *last)
     rows: list[tuple[Cell, ...]] = [
         (
             method_title(point.method),
@@ -82,6 +81,11 @@ def stored_table(study: Study) -> Table:
     rows: list[list[Cell]] = [[point.code, point.bytes, point.test, point.test_error] for point in study.stored]
     score = study.protocol.score
     return Table(("code", "bytes", f"test_{score}", f"test_{score}_standard_error"), rows, study.name)
+
+
+def score_column(study: Study) -> str:
+    """Returns the heading of the test scores, for reading."""
+    return "test %" if study.protocol.score == "accuracy" else f"{study.protocol.score} %"
 
 
 def percent(value: float, error: float = math.nan) -> str:
