@@ -97,7 +97,7 @@ class ComparisonFolder:
     @cached_property
     def _digest(self) -> str:
         """Of what is compared: every record carries it."""
-        return hashlib.sha256(json.dumps(self.config()["identity"], sort_keys=True).encode()).hexdigest()[:16]
+        return _hash(self.config()["identity"])[:16]
 
     def facts(self) -> Facts:
         """Returns what a report says of the comparison.
@@ -209,8 +209,11 @@ class ComparisonFolder:
 
 def default_path(name: str, identity: dict[str, Any]) -> Path:
     """Returns the folder of a comparison that was not given one: the same for the same identity."""
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    return Path("runs") / f"compare-{name}-{digest}"
+    return Path("runs") / f"compare-{name}-{_hash(identity)[:8]}"
+
+
+def _hash(identity: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def _leaves(value: Any, name: str = "") -> dict[str, Any]:

@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def file_name(self) -> str:
-        """A unique name that can be a file's."""
+        """A unique name, valid as a file name."""
         method = self.method
         if method not in (*OWN_METHODS, *list_methods()):  # specs may differ in a sign or a bracket only
             digest = hashlib.sha256(method.encode()).hexdigest()[:8]
@@ -193,7 +193,7 @@ def grid(methods: Sequence[str], dims: Sequence[int], seeds: int, limits: Limits
 
 
 def grid_notes(methods: Sequence[str], dims: Sequence[int], limits: Limits) -> list[str]:
-    """Returns what is measured otherwise than asked for, and why, in words."""
+    """Returns, in words, what is not measured as asked for, and why."""
     notes = []
     for method in methods:
         changed: dict[Cell | None, list[int | None]] = {}
@@ -202,12 +202,13 @@ def grid_notes(methods: Sequence[str], dims: Sequence[int], limits: Limits) -> l
                 changed.setdefault(cell, []).append(dim)
         for cell, asked in changed.items():
             at = f" at {', '.join(map(str, asked))}" if None not in asked else ""
-            reason = "skipped, since it is average: these are the features of the last layer"
-            notes.append(f"{method}{at}: {_reason(cell, limits) if method != AVERAGE_LAST else reason}")
+            notes.append(f"{method}{at}: {_reason(method, cell, limits)}")
     return notes
 
 
-def _reason(cell: Cell | None, limits: Limits) -> str:
+def _reason(method: str, cell: Cell | None, limits: Limits) -> str:
+    if method == AVERAGE_LAST:
+        return "skipped, since it is average: these are the features of the last layer"
     if cell is None:
         return f"skipped, since on all {limits.channels} channels ({limits.triangle} dimensions) it is isqrt-cov"
     size = fitted_dim(*cell)
