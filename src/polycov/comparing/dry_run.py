@@ -19,8 +19,7 @@ from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import DEFAULT_CHANNELS
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
-from polycov.pooling.methods import create_pool, is_first_order, method_spec, reads_class_token
-from polycov.pooling.spec import parse_spec
+from polycov.pooling.methods import create_pool, is_first_order, parse_method, reads_class_token
 from polycov.progress import SILENT, Progress, duration
 from polycov.system.devices import choose_device
 from polycov.training.assembly import build_model
@@ -128,8 +127,8 @@ def _pool_seconds(setting: Setting, backbone: Backbone, size: int, channels: int
 
 def _without_projection(method: str, dim: int | None) -> str:
     """The spec of a method up to a projection, which cannot be used before it is fitted and costs little."""
-    spec = parse_spec(method_spec(method, dim=dim))
-    post = tuple(itertools.takewhile(lambda stage: stage.stage.name != "project", spec.post))
+    spec = parse_method(method, dim=dim)
+    post = tuple(itertools.takewhile(lambda stage: stage.name != "project", spec.post))
     return str(replace(spec, post=post))
 
 

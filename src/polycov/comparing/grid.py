@@ -14,9 +14,9 @@ from polycov.pooling.methods import (
     list_methods,
     method_options,
     method_spec,
+    parse_method,
     reads_class_token,
 )
-from polycov.pooling.spec import parse_spec
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
 AVERAGE_LAST = "average-last"  # the average of the last layer of the network, whichever stage the others pool
@@ -113,7 +113,7 @@ def first_order_pool(method: str) -> str | None:
     """
     if method in OWN_METHODS:
         return None
-    spec = parse_spec(method_spec(method))
+    spec = parse_method(method)
     if not spec.first_order or spec.blocks or reads_class_token(method):
         return None
     return str(spec.aggregation[0])
