@@ -131,6 +131,11 @@ def parse_spec(text: str) -> Spec:
     return Spec(aggregation, post, blocks)
 
 
+def as_spec(spec: str | Spec) -> Spec:
+    """Returns a spec, parsed if it is a text."""
+    return spec if isinstance(spec, Spec) else parse_spec(spec)
+
+
 def _parse_aggregation(words: list[str], text: str) -> tuple[tuple[StageSpec, ...], list[str]]:
     """The first stages, and the words that remain."""
     first = _parse_stage(words[0], ("moment", "cross", "first_order"), text)
