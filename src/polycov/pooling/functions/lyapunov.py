@@ -13,6 +13,8 @@ from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.transforms import SampleFunction, call
 
+GRADIENTS = ("own", "lyapunov")  # of an approximate root: its own, or that of the exact root
+
 
 class _Lyapunov(SampleFunction):
     """L with Q L + L Q = G. Its derivatives solve the same equation, so it has derivatives of any order."""

@@ -5,16 +5,15 @@ import math
 import torch
 from torch import Tensor
 
-from polycov.errors import PolycovError, finite_number, known
+from polycov.errors import finite_number, one_of
 from polycov.pooling.functions.base import MOST_GROWTH, MatrixFunction
 from polycov.pooling.functions.composition import compose, count_products
-from polycov.pooling.functions.lyapunov import with_lyapunov_gradient
+from polycov.pooling.functions.lyapunov import GRADIENTS, with_lyapunov_gradient
 from polycov.pooling.functions.minimax import factor_degrees, minimax_factors
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
 NORMS = ("trace", "frobenius", "square")
-GRADIENTS = ("own", "lyapunov")
 LOWEST = 0.001
 
 
@@ -63,12 +62,8 @@ class MinimaxSqrt(MatrixFunction):
     def __init__(self, *degrees: int, low: float = 0.2, norm: str = "frobenius", gradient: str = "own") -> None:
         super().__init__()
         steps = factor_degrees("sqrt_minimax", degrees)
-        if norm not in NORMS:
-            raise PolycovError(f"Unknown norm {norm!r} of sqrt_minimax. {known(str(norm), NORMS)}")
-        if gradient not in GRADIENTS:
-            raise PolycovError(f"Unknown gradient {gradient!r} of sqrt_minimax. {known(str(gradient), GRADIENTS)}")
-        self.norm = norm
-        self.approximate_gradient = gradient == "lyapunov"
+        self.norm = one_of("sqrt_minimax", "norm", norm, NORMS)
+        self.approximate_gradient = one_of("sqrt_minimax", "gradient", gradient, GRADIENTS) == "lyapunov"
         self.routes = ("covariance",) if self.approximate_gradient else MatrixFunction.routes
         self.spelling = degrees, low, norm
         self.factors, self.error = minimax_factors(steps, finite_number("sqrt_minimax", "low", low, LOWEST, 1))
