@@ -64,7 +64,6 @@ class Rotated(Vector):
         super().__init__(channels, positive_int("rotated", "dim", dim))
         generator = torch.Generator().manual_seed(seed)
         rows, columns = self.sides
-        self.size = rows * (rows + 1) // 2 if self.symmetric else rows * columns
         self.register_buffer("rotation", random_rotation(rows, generator))
         if not self.symmetric:
             self.register_buffer("right", random_rotation(columns, generator))
