@@ -1,4 +1,4 @@
-"""Matrix functions beside the exact root: products, time, distance, gradient, and accuracy on real features."""
+"""Matrix functions compared with the exact root: products, time, distance, gradient, and accuracy on real features."""
 
 import itertools
 from collections.abc import Iterator, Sequence
@@ -142,7 +142,7 @@ def _accuracy(name: str, local: LocalFeatures, seed: int, tick: Tick | None) -> 
 
 
 def _summary(split: str, values: list[float]) -> Row:
-    """The mean and its standard error, in per cent."""
+    """The mean and its standard error, in percent."""
     x = 100 * torch.tensor(values, dtype=torch.float64)
     error = float(x.std() / len(x) ** 0.5) if len(x) > 1 else None
     return {f"{split}_accuracy": float(x.mean()) if len(x) else None, f"{split}_error": error}

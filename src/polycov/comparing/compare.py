@@ -73,7 +73,7 @@ def compare(
 
 
 class ComparisonJob:
-    """A comparison in the making, owned by one process: it alone writes, whoever measures.
+    """A comparison in progress. It belongs to one process, which alone writes, no matter which ones measure.
 
     Args:
         prepared: the comparison.
@@ -81,7 +81,7 @@ class ComparisonJob:
         progress: receives messages, progress and intermediate results.
 
     Attributes:
-        settings: all of the grid, once planned.
+        settings: all settings of the grid, once planned.
     """
 
     def __init__(self, prepared: Prepared, engine: Engine, progress: Progress = SILENT) -> None:
@@ -134,7 +134,7 @@ class ComparisonJob:
         return min(wanted, features)
 
     def _require_memory(self, images: int) -> None:
-        """Notices at once what the largest setting would notice in the end."""
+        """Fails now if the largest setting would run out of memory later."""
         largest = max((setting.dim or 0 for setting in self.settings), default=0)
         self.memory.require_block(largest)
         if isinstance(self.protocol, ProbeProtocol):
@@ -213,7 +213,7 @@ class ComparisonJob:
             plugin=self.options.runtime.plugin,
             progress=self.progress,
         )
-        # First-order pools want all channels: of reduced features, what they give is stored beside.
+        # First-order pools need all channels, so next to reduced features their results are stored too.
         return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
 
     def _require_class_token(self) -> str | None:

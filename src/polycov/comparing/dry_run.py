@@ -37,8 +37,8 @@ class Plan:
     Attributes:
         data: the images, in words.
         settings: all of the grid.
-        notes: what is measured otherwise than asked for, and why.
-        steps: what takes how long, in words.
+        notes: what would not be measured as asked for, and why.
+        steps: how long each step takes, in words.
         seconds: estimate for one process of this machine, from measured steps.
         bytes: estimate of the disk needed.
     """

@@ -19,7 +19,7 @@ from polycov.pooling.methods import (
 )
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
-AVERAGE_LAST = "average-last"  # the average of the last layer of the network, whichever stage the others pool
+AVERAGE_LAST = "average-last"  # the average of the last layer of the network, no matter which stage the others pool
 METHODS = (
     "average",
     AVERAGE_LAST,

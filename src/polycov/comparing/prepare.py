@@ -28,7 +28,7 @@ USES: dict[Split, str] = {"train": "to fit", "val": "for validation", "test": "f
 
 @dataclass
 class SeededData:
-    """Images read once, and split anew for each seed: the test images stay, the validation images change.
+    """Images read once and split again for each seed: the test images stay, the validation images change.
 
     Attributes:
         source: what the user called the data.
@@ -72,7 +72,7 @@ class SeededData:
         )
 
     def fewest_training_images(self) -> int:
-        """Returns a number of training images that every seed has: whichever seed trains on the unreadable ones."""
+        """Returns how many training images every seed has at least, even if all unreadable images are among them."""
         if self.unseen:
             return fewest_seen_images(self.images.without(set(self.unreadable)), self.unseen)
         if not self.unreadable:
@@ -114,7 +114,7 @@ class Prepared:
 
     @contextmanager
     def opened(self, progress: Progress) -> Iterator[None]:
-        """Opens the folder; within the block no other process writes to it.
+        """Opens the folder; no other process can write to it within the block.
 
         Raises:
             PolycovError: if another process does, or it holds another comparison.
@@ -126,13 +126,13 @@ class Prepared:
             yield
 
     def require_unchanged(self) -> None:
-        """Notices images that changed since the comparison began.
+        """Checks that the images have not changed since the comparison began.
 
         Raises:
-            PolycovError: if they did.
+            PolycovError: if they have.
         """
         if self.data.fingerprint() != self.fingerprint:
-            raise PolycovError(f"The images of {self.options.data!r} changed since the comparison began.")
+            raise PolycovError(f"The images of {self.options.data!r} have changed since the comparison began.")
 
 
 def prepare(options: CompareOptions, progress: Progress) -> Prepared:
@@ -162,7 +162,7 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     if by_class is not None:
         report_unseen(by_class.split(0), progress)
     size = input_size(config.network.backbone, config.images.size, first.size)
-    Preprocessing(size, size)  # raises if it is no valid size
+    Preprocessing(size, size)  # raises if the size is invalid
     fingerprint = data.fingerprint()
     identity = _identity(options, config, size, [first.fingerprint(), fingerprint])
     both = options.head == "probe"

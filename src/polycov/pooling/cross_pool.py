@@ -19,7 +19,7 @@ from polycov.pooling.vectors.base import Vector
 class CrossPool(Pool):
     """Second-order pooling whose moment is a C₁ × C₂ matrix: ``self_cross(16, heads=4) | function | vector | post``.
 
-    A function acts on the singular values; each head is pooled by itself, and the vectors are joined.
+    A function acts on the singular values; each head is pooled separately, and the vectors are joined.
 
     Args:
         channels: C, of the features.
@@ -42,7 +42,7 @@ class CrossPool(Pool):
 
     def _set_up(self, channels: int, sides: int | tuple[int, int], spec: Spec, seed: int, check_finite: bool) -> None:
         if not spec.cross or spec.inputs != self.inputs:
-            raise PolycovError(f"'{spec}' is no cross moment of {self.inputs} inputs: use create_pool.")
+            raise PolycovError(f"'{spec}' is not a cross moment of {self.inputs} inputs: use create_pool.")
         super().__init__(channels, spec, seed, check_finite)
         moment, function, vector = spec.aggregation
         self.moment: CrossMoment = moment.build(channels=sides, seed=seed)

@@ -109,7 +109,7 @@ class Average(FirstOrder):
         return weigh(hide(tokens, weights), weights) / count_tokens(tokens, weights)[:, None, None]
 
     def contributions(self, tokens: Tensor, coefficients: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The same without the shares: one pass over the tokens."""
+        """The same, but without computing the shares: one pass over the tokens."""
         scaled = coefficients / count_tokens(tokens, weights).unsqueeze(-1)
         channels_first = weigh(hide(tokens, weights), weights).mT  # as maps are stored
         return (scaled.unsqueeze(1) @ channels_first).squeeze(1)

@@ -9,7 +9,7 @@ from polycov.pooling.spec import Spec
 def supported_size(
     name: str, dim: int | None = None, *, samples: int, channels: int | None = None
 ) -> tuple[str, int | None]:
-    """Returns a method and dimension whose projection can be fitted to so many samples.
+    """Returns a method and dimension whose projection can be fitted to this many samples.
 
     A projection that is too large is reduced to the number of samples, or of features before it if there are fewer:
     the dimension of a method, or ``project(…)`` in a spec. Everything else is returned as it is.

@@ -91,7 +91,7 @@ class Pool(nn.Module):
         return None
 
     def _pooled(self, tokens: Tensor, weights: Tensor | None, prefix: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The tokens that are pooled: those after the prefix tokens, or these."""
+        """The tokens to pool: those after the prefix tokens, or with ``prefix`` the prefix tokens."""
         count = self.prefix_tokens
         if not prefix and not count:
             return tokens, weights
@@ -139,7 +139,7 @@ class Pool(nn.Module):
         return result if x.dtype == torch.float64 else result.float()
 
     def features(self, tokens: Tensor, weights: Tensor | None, stages: int | None = None) -> Tensor:
-        """Returns the feature (B, D) of checked tokens and weights, after so many later stages; default all."""
+        """Returns the feature (B, D) of checked tokens and weights, after this many later stages; by default all."""
         vector, scale, power = self.aggregate(tokens, weights)
         for stage in self._stages[:stages]:
             if stage.degree is None:

@@ -99,7 +99,7 @@ def percent(value: float, error: float = math.nan) -> str:
 
 
 def metric_in_words(point: Point, name: str) -> str:
-    """Returns a further result of a point in percent; empty if it has none of this name."""
+    """Returns a further metric of a point in percent; empty if the point does not have it."""
     return percent(*point.metrics[name]) if name in point.metrics else ""
 
 

@@ -43,8 +43,8 @@ class MinimaxSqrt(MatrixFunction):
     Args:
         degrees: of the polynomials, in order.
         low: lower end of the interval of s, from 0.001 to 1.
-        norm: a bound of the largest eigenvalue: "trace"; "frobenius", ‖C‖; or "square", ‖C²‖^½, which is closest and
-            takes one more product. A bound that is twice too large halves all λ, and so costs a factor √2 in low.
+        norm: an upper bound on the largest eigenvalue: "trace"; "frobenius", ‖C‖; or "square", ‖C²‖^½, which is
+            closest and takes one more product. A bound twice too large halves all λ, which costs a factor √2 in low.
         gradient: "own" for the derivative of what is computed, "lyapunov" for that of the exact root, by an
             eigendecomposition. The own gradient has the ripples of the polynomial, enlarged by its degree.
 

@@ -39,7 +39,7 @@ def rotated(matrix: Tensor, rotation: Tensor, entries: Tensor, dim: int) -> Tens
 
 
 def _drawn(matrix: Tensor, entries: Tensor, weights: Tensor, size: int, dim: int) -> Tensor:
-    """Some entries of a flattened matrix, so weighted that they stand for all ``size`` of them."""
+    """Some entries of a flattened matrix, weighted to stand for all ``size`` of them."""
     scale = (size / len(entries)) ** 0.5
     return nn.functional.pad(matrix.flatten(1)[:, entries] * (weights * scale), (0, dim - len(entries)))
 
