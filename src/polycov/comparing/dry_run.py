@@ -84,14 +84,15 @@ def plan_comparison(options: CompareOptions, progress: Progress = SILENT) -> Pla
     size = input_size(config.network.backbone, config.images.size, data.size)
     backbone = build_backbone(config.network, size)
     channels, width = config.pooling.channels or DEFAULT_CHANNELS, backbone.num_features
-    limits = Limits(min(channels, width), width, len(data["train"]), backbone.stage is None)
     if options.head in TRAINED:
         limits = Limits(channels, channels, len(data["train"]), config.network.stage == "last")
-    settings, notes = grid(methods, dims, options.seeds, limits), grid_notes(methods, dims, limits)
-    if options.head not in TRAINED:
-        steps, cost = _probe_cost(options, backbone, size, data, settings, progress)
     else:
+        limits = Limits(min(channels, width), width, len(data["train"]), backbone.stage is None)
+    settings, notes = grid(methods, dims, options.seeds, limits), grid_notes(methods, dims, limits)
+    if options.head in TRAINED:
         steps, cost = _training_cost(options, config, size, data, settings, progress)
+    else:
+        steps, cost = _probe_cost(options, backbone, size, data, settings, progress)
     return Plan(data.summary(), settings, notes, steps, *cost)
 
 

@@ -150,12 +150,7 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     load_plugin(options.runtime.plugin)
     cache = cache_folder(options.cache)
     data = SeededData(options.data, read_splits(options.data), options.split)
-    everything = data.split(0)
-    with wait_for_lock(cache / "checking.lock"):  # one process looks, the others read the cached result
-        workers = max(options.runtime.workers, 1)
-        unreadable = find_broken(everything, cache, workers=workers, progress=progress)
-    first = require_trainable(exclude_broken(everything, unreadable, options.split.broken, progress))
-    data.drop(unreadable)
+    first = _drop_unreadable(data, options, cache, progress)
     report_data(first, progress)
     require_validation(first)
     by_class = replace(data, unseen=options.unseen_classes, _splits={}) if options.unseen_classes else None
@@ -170,6 +165,16 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     folder = ComparisonFolder(options.out or default_path(first.name, identity))
     unseen = by_class if both else None
     return Prepared(options, config, methods, dims, judged, unseen, fingerprint, size, folder, identity, cache)
+
+
+def _drop_unreadable(data: SeededData, options: CompareOptions, cache: Path, progress: Progress) -> ImageData:
+    """Drops unreadable images from every split; returns the images of the first seed."""
+    everything, workers = data.split(0), max(options.runtime.workers, 1)
+    with wait_for_lock(cache / "checking.lock"):  # one process looks, the others read the cached result
+        unreadable = find_broken(everything, cache, workers=workers, progress=progress)
+    readable = require_trainable(exclude_broken(everything, unreadable, options.split.broken, progress))
+    data.drop(unreadable)
+    return readable
 
 
 def report_unseen(data: ImageData, progress: Progress) -> None:
