@@ -19,7 +19,6 @@ from polycov.pooling.spec import Spec, parse_spec
 
 Method = Callable[..., str]
 
-
 _METHODS: dict[str, Method] = {
     method.__name__.rstrip("_").replace("_", "-"): method
     for method in (*classic.CLASSIC, *recent.SECOND_ORDER, *recent.FIRST_ORDER, *paired.TWO_INPUTS)
@@ -86,12 +85,12 @@ def method_spec(name: str, **options: Any) -> str:
     """
     options = {key: value for key, value in options.items() if value is not None}
     allowed = method_options(name)
-    for option in options:
+    for option, value in options.items():
         if option not in allowed:
             takes = f"takes only {', '.join(allowed)}" if allowed else "has no options"
-            raise SpecError(f"{name!r} {takes}, got {option}={options[option]!r}.")
-        if options[option] != "exact" and not isinstance(options[option], int | float | numbers.Real):
-            raise SpecError(f"Expected {option} of {name!r} to be a number, got {options[option]!r}.")
+            raise SpecError(f"{name!r} {takes}, got {option}={value!r}.")
+        if value != "exact" and not isinstance(value, numbers.Real):
+            raise SpecError(f"Expected {option} of {name!r} to be a number, got {value!r}.")
     return str(parse_spec(_METHODS[name](**options) if name in _METHODS else name))
 
 
