@@ -13,16 +13,12 @@ from polycov.errors import PolycovError, finite_number, one_of, positive_int
 from polycov.pooling.functions.base import MatrixFunction, apply_function
 from polycov.pooling.functions.lyapunov import GRADIENTS, LyapunovSqrt
 from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
-from polycov.pooling.functions.polynomial import ChebyshevFunction, Polynomial
+from polycov.pooling.functions.polynomial import ChebyshevFunction
 from polycov.pooling.functions.spectral import SpectralLog, SpectralPower
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
 MOST = 1000  # iterations, or degree
-
-register("function", "polynomial", "polynomial(0.5, 1, -0.25)", "polynomial(0, 2, -1, 0.5, unit_trace=True)")(
-    Polynomial
-)
 
 
 @register("function", "identity")

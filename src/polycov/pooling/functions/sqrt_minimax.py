@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polycov.errors import finite_number, one_of
 from polycov.pooling.functions.base import MOST_GROWTH, MatrixFunction
-from polycov.pooling.functions.composition import compose, count_products
+from polycov.pooling.functions.composition import compose, composed_products
 from polycov.pooling.functions.lyapunov import GRADIENTS, with_lyapunov_gradient
 from polycov.pooling.functions.minimax import factor_degrees, minimax_factors
 from polycov.pooling.plan import Algorithm
@@ -69,7 +69,7 @@ class MinimaxSqrt(MatrixFunction):
         self.factors, self.error = minimax_factors(steps, finite_number("sqrt_minimax", "low", low, LOWEST, 1))
         growth = math.prod(factor[0] for factor in self.factors)
         self.wide = self.approximate_gradient or growth > MOST_GROWTH
-        self.products = count_products(steps) + (norm == "square")
+        self.products = composed_products(steps) + (norm == "square")
 
     def _divide(self, matrix: Tensor) -> tuple[Tensor, Tensor | None]:
         """A divided by its norm, and the root of the norm, (B, 1, 1); A has trace 1 already."""
