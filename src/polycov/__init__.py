@@ -152,7 +152,7 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         try:
             value = getattr(importlib.import_module(f"polycov.{_MODULES[name]}"), name)
-        except (ModuleNotFoundError, MissingDependencyError) as error:  # with torch alone, the name does not work
+        except (ModuleNotFoundError, MissingDependencyError) as error:  # as with torch alone
             return _Missing(name, (), {"error": error})
         globals()[name] = value
         return value
@@ -166,7 +166,7 @@ def __dir__() -> list[str]:
 
 
 class _Missing(type):
-    """A stand-in for what needs packages that are not installed: using it says which."""
+    """A stand-in for a name that needs packages that are not installed: using it says which."""
 
     error: ImportError
 

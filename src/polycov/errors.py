@@ -105,6 +105,17 @@ def finite_number(stage: str, argument: str, value: object, low: float, high: fl
     return value
 
 
+def one_of(stage: str, argument: str, value: str, choices: Iterable[str]) -> str:
+    """Returns ``value`` if it is one of the choices.
+
+    Raises:
+        PolycovError: otherwise.
+    """
+    if value not in (names := list(choices)):
+        raise PolycovError(f"Unknown {argument} {value!r} of {stage}. {known(str(value), names)}")
+    return value
+
+
 def true_or_false(stage: str, argument: str, value: object) -> bool:
     """Returns ``value`` if it is True or False.
 

@@ -62,7 +62,7 @@ class Progress:
         """Receives a sentence for the user: what was read, decided, skipped or written."""
 
     def warn(self, text: str) -> None:
-        """Receives what is not as the user asked for: a message, and with `SILENT`, the default, a Python warning."""
+        """Receives a note on what differs from what the user asked for; `SILENT`, the default, makes it a warning."""
         self.message(f"note: {text}")
 
     def task(self, description: str, total: int) -> Task:
@@ -70,12 +70,12 @@ class Progress:
         return Task(description, total)
 
     def __reduce__(self) -> tuple[type["Progress"], tuple[()]]:
-        """Sent to another process, it is silent there: one process speaks."""
+        """Makes it silent when it is sent to another process: only one process reports."""
         return Progress, ()
 
 
 class _Silent(Progress):
-    """Where the caller passed no progress: only a warning is heard."""
+    """The default, silent but for warnings."""
 
     def warn(self, text: str) -> None:
         warnings.warn(text, UserWarning, stacklevel=2)
@@ -85,7 +85,7 @@ SILENT = _Silent()
 
 
 class TasksOnly(Progress):
-    """Passes on tasks and drops messages: for a step of longer work, whose messages would repeat."""
+    """Passes on tasks and drops messages, for a step of longer work that would repeat them."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -169,7 +169,7 @@ class LogProgress(Progress):
 
 
 def duration(seconds: float) -> str:
-    """Returns a duration in seconds, minutes or hours, whichever suits.
+    """Returns a duration in seconds, minutes or hours, as suits its length.
 
     Example:
         >>> duration(50), duration(150), duration(9000)

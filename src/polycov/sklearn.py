@@ -92,7 +92,7 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
         if pool.fittable:
             known_classes = y is not None and np.shape(y) == array.shape[:1]
             classes = torch.from_numpy(np.unique(y, return_inverse=True)[1]) if known_classes else None
-            self.pool_.fit(Repeatable(lambda: self._labelled(array, weights, classes)))
+            self.pool_.fit(Repeatable(lambda: self._batches(array, weights, classes)))
         self._n_features_out = pool.out_features
         return self
 
@@ -120,8 +120,9 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
                 f"{array.shape} with layout={self.layout!r}."
             )
         with torch.inference_mode():
-            vectors: Array = torch.cat([self.pool_(*batch).cpu() for batch in self._batches(array, weights)]).numpy()
-        return vectors
+            vectors = [self.pool_(batch, some).cpu() for batch, some, _ in self._batches(array, weights)]
+            result: Array = torch.cat(vectors).numpy()
+        return result
 
     def _checked(self, X: Any) -> Array:
         positive_int("SecondOrderTransformer", "batch_size", self.batch_size)
@@ -140,21 +141,21 @@ class SecondOrderTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, 
     def _channels(self, array: Array) -> int:
         return int(array.shape[2 if array.ndim == 3 and self.layout == "tokens" else 1])
 
-    def _batches(self, array: Array, weights: Any) -> Iterator[tuple[Tensor, Tensor | None]]:
+    def _batches(
+        self, array: Array, weights: Any, classes: Tensor | None = None
+    ) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+        """Batches, with the weights and the classes of their samples if there are any."""
         device = choose_device(self.device)
         if weights is not None and len(weights := np.asarray(weights)) != len(array):
             raise PolycovError(f"Expected the weights of {len(array)} samples, got those of {len(weights)}.")
         for begin in range(0, len(array), self.batch_size):
-            samples = np.require(array[begin : begin + self.batch_size], requirements=["C", "W"])
-            batch = torch.from_numpy(samples).to(device)
-            some = None if weights is None else torch.tensor(weights[begin : begin + self.batch_size], device=device)
-            yield (batch.mT if array.ndim == 3 and self.layout == "signals" else batch), some
-
-    def _labelled(self, array: Array, weights: Any, classes: Tensor | None) -> Iterator[tuple[Tensor | None, ...]]:
-        """Batches, with the labels of their samples if there are any."""
-        for index, (batch, some) in enumerate(self._batches(array, weights)):
-            begin = index * self.batch_size
-            yield batch, some, None if classes is None else classes[begin : begin + len(batch)]
+            rows = slice(begin, begin + self.batch_size)
+            batch = torch.from_numpy(np.require(array[rows], requirements=["C", "W"])).to(device)
+            yield (
+                batch.mT if array.ndim == 3 and self.layout == "signals" else batch,
+                None if weights is None else torch.tensor(weights[rows], device=device),
+                None if classes is None else classes[rows],
+            )
 
     def __sklearn_tags__(self) -> Any:
         """Tells scikit-learn which arrays it accepts."""

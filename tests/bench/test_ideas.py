@@ -1,6 +1,7 @@
 import torch
 
 from polycov.bench import ideas
+from polycov.bench.peers import unrolled
 from polycov.bench.tables import Shape
 from polycov.pooling.functions.newton_schulz import newton_schulz
 from samples import features, spd, unit_trace
@@ -10,8 +11,8 @@ def test_the_alternatives_compute_the_same() -> None:
     x = features(2, 30, 6)
     torch.testing.assert_close(ideas.folded(x), spd(2, 6, 30))
     a = unit_trace(spd(2, 6, 30))
-    torch.testing.assert_close(ideas.unrolled(a, 5), ideas.fused(a, 5))
-    torch.testing.assert_close(ideas.unrolled(a, 5), newton_schulz(a, 5))
+    torch.testing.assert_close(unrolled(a, 5), ideas.fused(a, 5))
+    torch.testing.assert_close(unrolled(a, 5), newton_schulz(a, 5))
 
 
 def test_folding_the_mean_into_the_product_loses_digits() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from polycov.comparing.comparison_folder import ComparisonFolder, default_path
-from polycov.comparing.grid import Setting
 from polycov.comparing.records import Measurement, Record
 from polycov.errors import PolycovError
 
@@ -30,8 +29,6 @@ def test_records_come_back_each_once(folder: ComparisonFolder) -> None:
     folder.append(replace(RECORD, seconds=2.0), {"val": [3, 4], "test": [0]})
     assert folder.records() == [replace(RECORD, seconds=2.0), replace(RECORD, seed=1)]
     assert folder.scored() == {0: {"val": [3, 4], "test": [0]}, 1: {"val": [5], "test": [0]}}
-    assert folder.has_record(Setting("ipccp-ts", 16, 1))
-    assert not folder.has_record(Setting("ipccp-ts", 16, 2))
 
 
 def test_records_of_another_comparison_are_refused(folder: ComparisonFolder) -> None:

@@ -34,5 +34,5 @@ def test_a_work_that_was_sent_measures_the_same_or_says_where_features_are_missi
         assert measured == one.record.measurement
     shutil.rmtree(tmp_path / "cache")
     elsewhere: MeasureSettings = pickle.loads(pickle.dumps(work))
-    with pytest.raises(PolycovError, match=r"are not there on the machine .* use a --cache on a disk that all"):
+    with pytest.raises(PolycovError, match=r"do not exist on the machine .* use a --cache on a disk that all"):
         list(elsewhere(settings))

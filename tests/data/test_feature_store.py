@@ -50,12 +50,6 @@ def test_channels_and_locations(tmp_path: Path, shape: tuple[int, ...], channels
     assert (store.channels, store.locations, store.shape) == (channels, locations, shape)
 
 
-def test_bytes_on_disk(tmp_path: Path) -> None:
-    store = make_store(tmp_path)
-    assert store.bytes_on_disk == sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file())
-    assert store.bytes_on_disk > EXPECTED.numel() * 2
-
-
 def test_shards_are_ordinary_numpy_files(tmp_path: Path) -> None:
     array = np.load(shard_path(make_store(tmp_path), 2))
     assert array.dtype == np.float16

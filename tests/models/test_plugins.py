@@ -56,7 +56,9 @@ def test_files_of_one_name_in_two_folders_are_two_plugins(tmp_path: Path) -> Non
 def test_a_module_is_a_plugin_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_plugin(tmp_path, "net_of_a_module")
     monkeypatch.syspath_prepend(tmp_path)
-    assert load_plugin("net_of_a_module").__name__ == "net_of_a_module"
+    plugin = load_plugin("net_of_a_module")
+    assert plugin is not None
+    assert plugin.__name__ == "net_of_a_module"
     assert Backbone("net_of_a_module", weights="none", size=41).locations(41) == 100
 
 

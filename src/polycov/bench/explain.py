@@ -1,4 +1,4 @@
-"""What explanations cost beside a forward pass of the pooling, and whether their maps mean something."""
+"""What explanations cost compared with a forward pass of the pool, and whether their maps are faithful."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace

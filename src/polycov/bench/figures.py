@@ -28,8 +28,7 @@ def growth_figure(rows: list[Row], path: Path) -> Path:
         bottom.set_xlabel(label)
     handles, labels = axes[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    write_file(path, partial(figure.savefig, format=path.suffix[1:]))
-    return path
+    return _write(figure, path)
 
 
 def _figure(width: float, height: float) -> Any:
@@ -38,6 +37,11 @@ def _figure(width: float, height: float) -> Any:
     except ImportError as error:
         raise MissingDependencyError("Figures need matplotlib. Install it with: pip install 'polycov[cli]'") from error
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def _write(figure: Any, path: Path) -> Path:
+    write_file(path, partial(figure.savefig, format=path.suffix[1:]))
+    return path
 
 
 def _draw(axis: Any, rows: list[Row], size: str) -> None:
@@ -93,8 +97,7 @@ def faithfulness_figure(rows: list[Row], path: Path) -> Path:
     found = [axis.get_legend_handles_labels() for axis in axes.flat]
     handles = {label: handle for pair in found for handle, label in zip(*pair, strict=True)}
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, frameon=False)
-    write_file(path, partial(figure.savefig, format=path.suffix[1:]))
-    return path
+    return _write(figure, path)
 
 
 def _draw_curves(axis: Any, rows: list[Row]) -> None:
@@ -128,8 +131,7 @@ def gradients_figure(rows: list[Row], path: Path) -> Path:
     roots.set_title("gradient of the exact root, features in float32")
     iterated.set_title("gradient of k Newton–Schulz iterations, features in float32")
     roots.set_ylabel("relative error of the gradient, median")
-    write_file(path, partial(figure.savefig, format=path.suffix[1:]))
-    return path
+    return _write(figure, path)
 
 
 NOT_FINITE = 1e2  # where an error that is not finite is drawn

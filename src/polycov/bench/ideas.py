@@ -7,22 +7,13 @@ import torch
 from torch import Tensor
 
 from polycov.bench.measure import Job, Tick, forward, interleave, quartiles, ratios, training_step
+from polycov.bench.peers import unrolled
 from polycov.bench.tables import Row, Shape
 from polycov.pooling.functions.newton_schulz import NewtonSchulzEigenvalues, newton_schulz
 from polycov.pooling.functions.spectral import spectral
 from polycov.pooling.moments import scaled_covariance, second_moment
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.pooling.vectors.buckets import bucket_table
-
-
-def unrolled(matrix: Tensor, iterations: int) -> Tensor:
-    """The iteration as published, three products each."""
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
-    y, z = matrix, eye
-    for _ in range(iterations):
-        t = 0.5 * (3.0 * eye - z @ y)
-        y, z = y @ t, t @ z
-    return y
 
 
 def fused(matrix: Tensor, iterations: int) -> Tensor:

@@ -48,7 +48,7 @@ def embed_images(folder: Path, count: int, layout: Layout = "folders") -> Row:
 
 
 def _watched_embedding(folder: Path, kill_at: int | None = None) -> list[Moment]:
-    """Embeds in a process of its own, ended by SIGKILL when so many images are done; returns its moments."""
+    """Embeds in a process of its own, killed (SIGKILL) once this many images are done; returns its moments."""
     context = multiprocessing.get_context("spawn")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=_embed_and_report, args=(folder, sender))

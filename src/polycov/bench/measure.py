@@ -137,6 +137,11 @@ def training_step(module: Callable[[Tensor], Tensor], x: Tensor, *, to_input: bo
     return job
 
 
+def timed_pass(mode: str, module: Callable[[Tensor], Tensor], x: Tensor) -> Job:
+    """Returns a job for a mode: "eval" for the forward pass alone, "train" for a training step."""
+    return forward(module, x) if mode == "eval" else training_step(module, x)
+
+
 def slug(text: str) -> str:
     """Returns a text in a form that suits a file name.
 

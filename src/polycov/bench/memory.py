@@ -43,7 +43,7 @@ def memory(share: float = 1.0, folder: Path | None = None, progress: Progress = 
 
     Args:
         share: of the images.
-        folder: for the store; default: a temporary one. It is removed in the end.
+        folder: for the store; default: a temporary one. It is removed at the end.
         progress: receives the progress of generating features.
     """
     count = max(int(share * IMAGES), 40 * CLASSES)
@@ -87,7 +87,7 @@ def generated_data(count: int) -> ImageData:
 
 
 def open_store(cache: Path, count: int, progress: Progress = SILENT) -> FeatureStore:
-    """Opens the store of so many generated images."""
+    """Opens the store of this many generated images."""
     names = [f"{i:07d}" for i in range(count)]
     return FeatureStore.open(
         cache, {"backbone": "generated"}, names, (LOCATIONS, WIDTH), shard_size=SHARD, progress=progress
@@ -97,7 +97,7 @@ def open_store(cache: Path, count: int, progress: Progress = SILENT) -> FeatureS
 def generate_store(cache: Path, count: int, progress: Progress = SILENT) -> FeatureStore:
     """Stores tokens whose channels are correlated in another way for each class: noise, mixed by its matrix.
 
-    The noise of one batch is used for all, dealt to its images anew; each has a mean of its own.
+    The noise of one batch is used for all, shuffled among its images; each has a mean of its own.
     """
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(BATCH, LOCATIONS, WIDTH, generator=generator)

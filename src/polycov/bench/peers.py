@@ -119,9 +119,14 @@ def lyapunov_root(matrix: Tensor) -> Tensor:
 def newton_schulz_root(matrix: Tensor, iterations: int) -> Tensor:
     """iSQRT-COV (Li, Xie, Wang, Gao, CVPR 2018): the iteration as printed, differentiated by autograd."""
     trace = matrix.diagonal(dim1=1, dim2=2).sum(-1)[:, None, None]
-    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    y, z = matrix / trace, eye.expand_as(matrix)
+    return unrolled(matrix / trace, iterations) * trace.sqrt()
+
+
+def unrolled(matrix: Tensor, iterations: int) -> Tensor:
+    """The Newton–Schulz iteration as printed, three products each, on matrices of trace 1."""
+    eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device).expand_as(matrix)
+    y, z = matrix, eye
     for _ in range(iterations):
-        t = 0.5 * (3 * eye - z @ y)
+        t = 0.5 * (3.0 * eye - z @ y)
         y, z = y @ t, t @ z
-    return y * trace.sqrt()
+    return y

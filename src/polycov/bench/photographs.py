@@ -49,7 +49,7 @@ def _photograph(seed: int) -> Image.Image:
 
 
 def enlarged(image: Image.Image, pixels: int = 12_000_000) -> bytes:
-    """Returns the JPEG of an image, enlarged to so many pixels, as a camera takes them."""
+    """Returns an image as JPEG, enlarged to this many pixels: about as many as a camera takes."""
     scale = (pixels / (image.width * image.height)) ** 0.5
     content = io.BytesIO()
     image.resize((round(scale * image.width), round(scale * image.height))).save(content, "JPEG", quality=90)

@@ -69,18 +69,21 @@ class Pipeline:
         """The backbone with all layers."""
         return build_backbone(NetworkOptions(self.backbone, stage="last"), self.size).eval()
 
+    @cached_property
+    def files(self) -> list[Path]:
+        """The image files, by name."""
+        return sorted(self.folder.rglob("*.*"))
+
     def pixels(self) -> Tensor:
         """Returns the pixels of a batch of images, (B, H, W, 3)."""
-        files = sorted(self.folder.rglob("*.*"))
-        chosen = (files[i * len(files) // self.batch] for i in range(self.batch))
+        chosen = (self.files[i * len(self.files) // self.batch] for i in range(self.batch))
         return torch.stack([self.network.preprocessing().pixels(read_image(file)) for file in chosen])
 
     @torch.inference_mode()
     def draft_distance(self) -> float:
         """How much decoding at a reduced size changes local features: the mean over a batch, relative, in norm."""
-        files = sorted(self.folder.rglob("*.*"))[: self.batch]
         preprocessing = replace(self.network.preprocessing(), draft=True)
-        contents = [enlarged(read_image(file)) for file in files]
+        contents = [enlarged(read_image(file)) for file in self.files[: self.batch]]
         sides = (None, preprocessing.decoded_side)
         whole, draft = (
             self.network(torch.stack([preprocessing(read_image(content, least=side)) for content in contents]))
@@ -90,9 +93,9 @@ class Pipeline:
 
     def limit(self, what: str) -> Callable[[], Speed]:
         """Returns a job for the speed of the backbone alone, on random pixels."""
-        stage = self.network.stage
-        both = what == FEATURES and stage is not None
-        network: nn.Module = StageAndLast(self.complete, stage) if both and stage is not None else self.network
+        network: nn.Module = self.network
+        if what == FEATURES and self.network.stage is not None:
+            network = StageAndLast(self.complete, self.network.stage)
         preprocessing = self.network.preprocessing()
         frozen = FrozenBackbone(network, self.backend, batch_size=self.batch, preprocessing=preprocessing)
         x = torch.randint(0, 256, (self.batch, self.size, self.size, 3), dtype=torch.uint8)
@@ -136,7 +139,7 @@ class Pipeline:
 
     def parts(self) -> dict[str, Callable[[], Speed]]:
         """Returns jobs for the speeds of the parts, each on one thread but for the network and what follows it."""
-        files = sorted(self.folder.rglob("*.*"))[: 4 * self.batch]
+        files = self.files[: 4 * self.batch]
         preprocessing, count = self.network.preprocessing(), len(files)
         contents = [file.read_bytes() for file in files]
         pictures = [read_image(content) for content in contents]

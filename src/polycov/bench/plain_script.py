@@ -1,7 +1,7 @@
 """A straightforward script, as one writes it with timm and a DataLoader, for comparison: ``python -m`` starts it.
 
-After the first batches, it prints images per second and milliseconds of the CPU per image. Of polycov it uses the
-weights alone.
+After the first batches, it prints images per second and CPU milliseconds per image. Of polycov, it uses only the
+weights.
 """
 
 import resource

@@ -1,4 +1,4 @@
-"""The time of the closed-form probe, beside a Cholesky factorisation for each strength."""
+"""The time of the closed-form probe, compared with a Cholesky factorisation for each strength."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

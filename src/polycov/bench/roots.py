@@ -1,14 +1,15 @@
-"""Matrix functions beside the exact root: products, time, distance, gradient, and accuracy on real features."""
+"""Matrix functions compared with the exact root: products, time, distance, gradient, and accuracy on real features."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
-from polycov.bench.measure import Job, Tick, forward, interleave, quartiles, ratios, training_step
-from polycov.bench.tables import EXACT, Row, Shape
+from polycov.bench.measure import Tick, interleave, quartiles, ratios, timed_pass
+from polycov.bench.tables import EXACT, MODES, Row, Shape
 from polycov.comparing.grid import Setting
 from polycov.comparing.measure import measure_frozen
 from polycov.comparing.options import CompareOptions
@@ -80,9 +81,8 @@ def roots(
         tick: called after each round, and after each accuracy.
     """
     pools = {name: SecondOrderPool(local.channels, spec_of(name)) for name in functions}
-    times = [
-        _times({name: pool.function for name, pool in pools.items()}, shape, mode, rounds, tick) for mode in (0, 1)
-    ]
+    matrix_functions = {name: pool.function for name, pool in pools.items()}
+    times = {mode: _times(matrix_functions, shape, mode, rounds, tick) for mode in MODES}
     tokens = local.tokens()
     exact = _value_and_gradient(SecondOrderPool(local.channels, spec_of(EXACT)), tokens.double())
     for name, pool in pools.items():
@@ -93,11 +93,8 @@ def roots(
             "products": pool.function.products,
             **vars(shape),
             "data": local.data.source,
-            **{f"{mode}_ms": 1e3 * quartiles(t[name])[1] for mode, t in zip(("eval", "train"), times, strict=True)},
-            **{
-                f"{mode}_ratio": quartiles(ratios(t[name], t[functions[0]]))[1]
-                for mode, t in zip(("eval", "train"), times, strict=True)
-            },
+            **{f"{mode}_ms": 1e3 * quartiles(t[name])[1] for mode, t in times.items()},
+            **{f"{mode}_ratio": quartiles(ratios(t[name], t[functions[0]]))[1] for mode, t in times.items()},
             "distance": relative(value, exact[0]),
             "gradient_error": relative(gradient, exact[1]),
             "seeds": seeds,
@@ -107,17 +104,12 @@ def roots(
 
 
 def _times(
-    functions: dict[str, MatrixFunction], shape: Shape, mode: int, rounds: int, tick: Tick | None
+    functions: dict[str, MatrixFunction], shape: Shape, mode: str, rounds: int, tick: Tick | None
 ) -> dict[str, list[float]]:
-    """The times of the functions alone, of covariances of random features; mode 0 for forward, 1 with backward."""
+    """The times of the functions alone, of covariances of random features."""
     rows, _ = scaled_covariance(maps_to_tokens(shape.features()))
     matrix = second_moment(rows)
-
-    def apply(function: MatrixFunction) -> Callable[[Tensor], Tensor]:
-        return lambda x: apply_function(function, x)
-
-    make = (forward, training_step)[mode]
-    jobs: dict[str, Job] = {name: make(apply(function), matrix) for name, function in functions.items()}
+    jobs = {name: timed_pass(mode, partial(apply_function, function), matrix) for name, function in functions.items()}
     return interleave(jobs, rounds, tick)
 
 
@@ -150,7 +142,7 @@ def _accuracy(name: str, local: LocalFeatures, seed: int, tick: Tick | None) -> 
 
 
 def _summary(split: str, values: list[float]) -> Row:
-    """The mean and its standard error, in per cent."""
+    """The mean and its standard error, in percent."""
     x = 100 * torch.tensor(values, dtype=torch.float64)
     error = float(x.std() / len(x) ** 0.5) if len(x) > 1 else None
     return {f"{split}_accuracy": float(x.mean()) if len(x) else None, f"{split}_error": error}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from polycov.bench.tables import Row
 from polycov.inference.embedding_folder import EmbeddingFolder, Maker
@@ -38,22 +39,24 @@ def search_times(images: int, progress: Progress = SILENT) -> Iterator[Row]:
 
 def compare_searches(gallery: Gallery, queries: Array, progress: Progress = SILENT) -> Iterator[Row]:
     """Yields a row for exact search and one for the index of an embedding."""
-    units = unit_rows(torch.from_numpy(queries))
-    shards = gallery.shard_count
-    exact, seconds = _timed(lambda: exact_nearest(units, gallery.blocks(), TOP, progress, shards))
-    _, alone = _timed(lambda: exact_nearest(units[:1], gallery.blocks(), TOP, progress, shards))
+    units, shards = unit_rows(torch.from_numpy(queries)), gallery.shard_count
+    exact, rates = _search(lambda rows: exact_nearest(rows, gallery.blocks(), TOP, progress, shards), units)
     common: Row = {"images": len(gallery), "dimensions": gallery.manifest.dimensions}
-    rates = {"first_query_ms": 1e3 * alone, "query_ms": 1e3 * seconds / len(units)}
     yield {**common, "search": "exact", "recall_at_10": 1.0, "seconds_to_make": 0.0, **rates, "bytes_per_image": 0.0}
     index, making = _timed(lambda: SearchIndex(gallery).prepare(progress))
-    found, seconds = _timed(lambda: indexed_nearest(units, gallery, index, TOP))
-    _, alone = _timed(lambda: indexed_nearest(units[:1], gallery, index, TOP))
-    rates = {"first_query_ms": 1e3 * alone, "query_ms": 1e3 * seconds / len(units)}
+    found, rates = _search(lambda rows: indexed_nearest(rows, gallery, index, TOP), units)
     raw = [[(number, 0.0) for number in row] for row in index.candidates(units, TOP)]
     rest: Row = {"seconds_to_make": making, **rates, "bytes_per_image": index.size() / len(gallery)}
     yield {**common, "search": "ivfpq", "recall_at_10": recall_at_10(exact, found), **rest}
     alone_row: Row = {"recall_at_10": recall_at_10(exact, raw), **rest, "first_query_ms": None, "query_ms": None}
     yield {**common, "search": "ivfpq, order of the index", **alone_row}
+
+
+def _search(nearest: Callable[[Tensor], list[Neighbours]], units: Tensor) -> tuple[list[Neighbours], Row]:
+    """What all queries find, and the times of a query: alone, and among all."""
+    found, seconds = _timed(lambda: nearest(units))
+    _, alone = _timed(lambda: nearest(units[:1]))
+    return found, {"first_query_ms": 1e3 * alone, "query_ms": 1e3 * seconds / len(units)}
 
 
 def recall_at_10(exact: list[Neighbours], found: list[Neighbours]) -> float:

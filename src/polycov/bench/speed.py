@@ -1,4 +1,4 @@
-"""Images per second, and the time of the CPU that they take."""
+"""Images per second, and the CPU time that they take."""
 
 import resource
 import time
@@ -14,7 +14,7 @@ class Speed:
 
     Attributes:
         per_second: images per second.
-        cpu: milliseconds of the CPU per image, over all threads and processes. What else runs on the machine hardly
+        cpu: CPU milliseconds per image, over all threads and processes. What else runs on the machine hardly
             changes it; where all cores are busy, it decides how many images pass per second.
     """
 
@@ -23,7 +23,7 @@ class Speed:
 
 
 def measure_speed(job: Callable[[], object], images: int, times: int = 1) -> Speed:
-    """Returns the speed of a job that handles so many images, run several times."""
+    """Returns the speed of a job that handles this many images, run several times."""
     begin, cpu = time.perf_counter(), time.process_time()
     for _ in range(times):
         job()
@@ -32,7 +32,7 @@ def measure_speed(job: Callable[[], object], images: int, times: int = 1) -> Spe
 
 
 def _of_children() -> float:
-    """Seconds of the CPU of the processes that were started and have ended."""
+    """The CPU seconds of the child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from polycov.bench.measure import Job, Tick, forward, interleave, quartiles, ratios, training_step
+from polycov.bench.measure import Job, Tick, forward, interleave, quartiles, ratios, timed_pass, training_step
 from polycov.bench.tables import MODES, PLAIN, Row, Shape
 from polycov.models.backbones import Backbone
 from polycov.models.model import Model
@@ -52,7 +52,7 @@ def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator
         here = replace(shape, locations=size[0] * size[1])
         for mode in MODES:
             jobs = {f"{m}, step": _whole_step(here, backbone, m, images, mode) for m in WHOLE}
-            jobs |= {method: _pool_job(here, method, mode) for method in STEP_METHODS}
+            jobs |= {method: timed_pass(mode, here.module(method), here.features()) for method in STEP_METHODS}
             times = interleave(jobs, rounds, tick)
             for method in STEP_METHODS:
                 step = times.get(f"{method}, step")
@@ -77,11 +77,6 @@ def paper_ratio(backbone: str, method: str, mode: str) -> float | None:
     own, plain = PAPER_SECONDS.get((backbone, method)), PAPER_SECONDS.get((backbone, PLAIN))
     index = 1 if mode == "eval" else 0
     return own[index] / plain[index] if own and plain else None
-
-
-def _pool_job(shape: Shape, method: str, mode: str) -> Job:
-    module, x = shape.module(method), shape.features()
-    return forward(module, x) if mode == "eval" else training_step(module, x)
 
 
 def _whole_step(shape: Shape, backbone: Backbone, method: str, images: Tensor, mode: str) -> Job:

@@ -8,17 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from polycov.bench.measure import (
-    Job,
-    Tick,
-    forward,
-    interleave,
-    peak_memory,
-    quartiles,
-    ratios,
-    time_columns,
-    training_step,
-)
+from polycov.bench.measure import Tick, interleave, peak_memory, quartiles, ratios, time_columns, timed_pass
 from polycov.bench.reference import plain_isqrt_cov
 from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.methods import create_pool, method_options
@@ -88,10 +78,6 @@ class Shape:
         return own < 10 * lowest
 
 
-def _job(mode: str, module: Callable[[Tensor], Tensor], x: Tensor) -> Job:
-    return forward(module, x) if mode == "eval" else training_step(module, x)
-
-
 def measure(
     shape: Shape, names: Iterable[str], rounds: int, tick: Tick | None = None, memory: bool = False
 ) -> list[Row]:
@@ -100,7 +86,7 @@ def measure(
     x = shape.features()
     rows: list[Row] = []
     for mode in MODES:
-        jobs = {name: _job(mode, shape.module(name), x) for name in names}
+        jobs = {name: timed_pass(mode, shape.module(name), x) for name in names}
         times = interleave(jobs, rounds, tick)
         for name in names:
             rows.append(
@@ -143,7 +129,7 @@ def dims(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator[Row]:
     x = shape.features()
     for method in ("ipccp-ts", "ipccp-cs"):
         for mode in MODES:
-            jobs = {str(dim): _job(mode, replace(shape, dim=dim).module(method), x) for dim in DIMS}
+            jobs = {str(dim): timed_pass(mode, replace(shape, dim=dim).module(method), x) for dim in DIMS}
             times = interleave(jobs, rounds, tick)
             for dim in DIMS:
                 low, middle, high = quartiles(times[str(dim)])

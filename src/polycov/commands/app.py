@@ -46,8 +46,7 @@ def run(arguments: list[str]) -> None:
     options = parse(App, "app", arguments, positional={"runs": "RUN…"})
     if not options.runs:
         raise PolycovError("Expected the folder of a run.")
-    if options.plugin is not None:
-        load_plugin(options.plugin)
+    load_plugin(options.plugin)
     signal.signal(signal.SIGTERM, _stop)  # so that the uploads are removed
     with tempfile.TemporaryDirectory(prefix="polycov-app-", ignore_cleanup_errors=True) as uploads:
         os.environ["GRADIO_TEMP_DIR"] = uploads  # before gradio is imported

@@ -43,8 +43,7 @@ def run(arguments: list[str]) -> None:
         positional={"model": "RUN|MODEL", "images": "IMAGE…"},
         flags={"target": "class"},
     )
-    if options.plugin is not None:
-        load_plugin(options.plugin)
+    load_plugin(options.plugin)
     terminal = Terminal()
     written = write_explanations(
         options.model,

@@ -44,8 +44,7 @@ def run(arguments: list[str]) -> None:
     options = parse(Predict, "predict", arguments, positional={"model": "RUN|MODEL|FILE.onnx", "images": "IMAGE…"})
     if options.out is not None and options.out.is_dir():
         raise PolycovError(f"Expected out to be a file, got the folder {str(options.out)!r}.")
-    if options.plugin is not None:
-        load_plugin(options.plugin)
+    load_plugin(options.plugin)
     terminal, done = Terminal(), list[Prediction]()
     images = image_files(options.images)
     predictions = predict(

@@ -49,8 +49,7 @@ def run(arguments: list[str]) -> None:
         raise PolycovError(f"Expected --out to be a .csv or .html file, got {str(options.out)!r}.")
     if options.duplicates == bool(options.images):
         raise PolycovError("Expected images to search for, or --duplicates without images.")
-    if options.plugin is not None:
-        load_plugin(options.plugin)
+    load_plugin(options.plugin)
     terminal = Terminal()
     if options.duplicates:
         duplicates = find_duplicates(options.embeddings, threshold=options.threshold, progress=terminal.progress)

@@ -73,7 +73,7 @@ def compare(
 
 
 class ComparisonJob:
-    """A comparison in the making, owned by one process: it alone writes, whoever measures.
+    """A comparison in progress. It belongs to one process, which alone writes, no matter which ones measure.
 
     Args:
         prepared: the comparison.
@@ -81,7 +81,7 @@ class ComparisonJob:
         progress: receives messages, progress and intermediate results.
 
     Attributes:
-        settings: all of the grid, once planned.
+        settings: all settings of the grid, once planned.
     """
 
     def __init__(self, prepared: Prepared, engine: Engine, progress: Progress = SILENT) -> None:
@@ -134,7 +134,7 @@ class ComparisonJob:
         return min(wanted, features)
 
     def _require_memory(self, images: int) -> None:
-        """Notices at once what the largest setting would notice in the end."""
+        """Fails now if the largest setting would run out of memory later."""
         largest = max((setting.dim or 0 for setting in self.settings), default=0)
         self.memory.require_block(largest)
         if isinstance(self.protocol, ProbeProtocol):
@@ -180,12 +180,12 @@ class ComparisonJob:
     def _extract(self) -> Extracted:
         """Features of all images, computed once."""
         size, data = self.prepared.size, self.prepared.data.split(0)
-        network = self.prepared.config.network
-        class_token = self._require_class_token()
-        backbone = build_backbone(network, size, keep_prefix=class_token is not None)
-        if class_token is not None and not backbone.prefix_tokens:
+        network, reader = self.prepared.config.network, self._class_token_reader()
+        class_token = reader is not None
+        backbone = build_backbone(network, size, keep_prefix=class_token)
+        if class_token and not backbone.prefix_tokens:
             raise PolycovError(
-                f"{class_token!r} reads a class token, and the backbone {backbone.name!r} gives none: use a "
+                f"{reader!r} reads a class token, and the backbone {backbone.name!r} gives none: use a "
                 "transformer that has one, with --stage last, or leave the method out."
             )
         self._last = backbone.stage is None
@@ -194,10 +194,10 @@ class ComparisonJob:
         locations, channels = backbone.locations(size), backbone.num_features
         self.folder.write_features(LocalFeatures(stage, size, locations, channels))
         wanted = self.options.store_channels
-        if wanted is None and self.options.unseen_classes:
-            wanted = 0  # a stored basis would have seen classes that other seeds hold out
-        if wanted is None and class_token is not None:
-            wanted = 0  # the class token has all channels
+        if wanted is None and (self.options.unseen_classes or class_token):
+            wanted = (
+                0  # a stored basis would have seen classes that other seeds hold out; a class token has all channels
+            )
         stored = reduced_channels(wanted, backbone, size, self.channels)
         extraction = Extraction(
             backbone,
@@ -208,15 +208,15 @@ class ComparisonJob:
             workers=self.engine.readers(self.options.runtime.workers),
             backend=self.options.runtime.backend,
             device=choose_device(self.options.runtime.device),
-            class_token=class_token is not None,
+            class_token=class_token,
             engine=self.engine,
             plugin=self.options.runtime.plugin,
             progress=self.progress,
         )
-        # First-order pools want all channels: of reduced features, what they give is stored beside.
+        # First-order pools need all channels, so next to reduced features their results are stored too.
         return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
 
-    def _require_class_token(self) -> str | None:
+    def _class_token_reader(self) -> str | None:
         """The first method that reads a class token; None if there is none.
 
         Raises:

@@ -29,8 +29,8 @@ class ComparisonFolder:
     ``config.json`` says what is compared, ``records.jsonl`` has a line per setting that is done, ``splits/SEED.json``
     which images each seed judged, ``features.json`` facts about the local features, ``storage.json`` the recommended
     feature in fewer bytes, ``gallery.json`` images for the page, ``explanations.html`` explanations of mistakes among
-    them, ``runs`` the training runs. One process writes to it, whoever measures: a record is appended when its setting
-    is complete, so a kill costs the settings in flight.
+    them, ``runs`` the training runs. Only one process writes to it, no matter which ones measure. A record is
+    appended when its setting is complete, so a kill costs only the settings in flight.
 
     Args:
         path: path of the folder.
@@ -47,7 +47,7 @@ class ComparisonFolder:
         self._lines_read = 0
 
     def writing(self) -> AbstractContextManager[None]:
-        """Makes this process the only one that writes to the folder, which is created if need be.
+        """Makes this process the only one that writes to the folder, which is created if necessary.
 
         Raises:
             PolycovError: if another process does.
@@ -97,7 +97,7 @@ class ComparisonFolder:
     @cached_property
     def _digest(self) -> str:
         """Of what is compared: every record carries it."""
-        return hashlib.sha256(json.dumps(self.config()["identity"], sort_keys=True).encode()).hexdigest()[:16]
+        return _hash(self.config()["identity"])[:16]
 
     def facts(self) -> Facts:
         """Returns what a report says of the comparison.
@@ -124,11 +124,6 @@ class ComparisonFolder:
                 self._by_key[record.key] = record
                 self._lines_read = line
         return list(self._by_key.values())
-
-    def has_record(self, setting: Setting) -> bool:
-        """Whether a setting is done."""
-        self.records()
-        return setting.key in self._by_key
 
     def append(self, record: Record, scored: Scored) -> None:
         """Records a setting, and which images its seed judged."""
@@ -174,21 +169,21 @@ class ComparisonFolder:
         return structure(LocalFeatures, read_object(self._features), repr(str(self._features)))
 
     def write_storage(self, curve: StorageCurve) -> None:
-        """Keeps what the recommended feature is worth in fewer bytes."""
+        """Writes how good the recommended feature is in fewer bytes."""
         write_json(self._storage, to_plain(curve))
 
     def storage(self) -> StorageCurve | None:
-        """Returns what the recommended feature is worth in fewer bytes, if it was measured."""
+        """Returns how good the recommended feature is in fewer bytes, if that was measured."""
         if not is_there(self._storage):
             return None
         return structure(StorageCurve, read_object(self._storage), repr(str(self._storage)))
 
     def write_gallery(self, gallery: Gallery) -> None:
-        """Keeps images for the page."""
+        """Writes the images for the page."""
         write_json(self._gallery, gallery)
 
     def drop_damaged(self, progress: Progress) -> None:
-        """Removes damaged files that a comparison computes again, and names them."""
+        """Removes damaged files, which a comparison computes again, and reports them."""
         for path, read in ((self._storage, self.storage), (self._gallery, self.gallery)):
             try:
                 read()
@@ -214,8 +209,11 @@ class ComparisonFolder:
 
 def default_path(name: str, identity: dict[str, Any]) -> Path:
     """Returns the folder of a comparison that was not given one: the same for the same identity."""
-    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    return Path("runs") / f"compare-{name}-{digest}"
+    return Path("runs") / f"compare-{name}-{_hash(identity)[:8]}"
+
+
+def _hash(identity: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 
 def _leaves(value: Any, name: str = "") -> dict[str, Any]:

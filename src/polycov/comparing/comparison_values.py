@@ -18,7 +18,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class Network(_Part):
-    """Of the network."""
+    """The network."""
 
     backbone: str
     weights: str
@@ -26,7 +26,7 @@ class Network(_Part):
 
 @dataclass(frozen=True)
 class Settings(_Part):
-    """Of the configuration that all settings share."""
+    """The configuration that all settings share."""
 
     network: Network
 
@@ -55,10 +55,10 @@ class Facts(_Part):
     Attributes:
         identity: what all records have in common.
         data: name of the data.
-        classes: their names.
+        classes: names of the classes.
         counts: images per split.
-        notes: on the data.
-        command: that measured it.
+        notes: notes about the data.
+        command: the command that measured it.
         train: words of the command that trains a classifier.
     """
 
@@ -73,7 +73,7 @@ class Facts(_Part):
 
 @dataclass(frozen=True)
 class LocalFeatures(Structured):
-    """Facts about local features: where they come from, and how many there are in an image of a size."""
+    """Facts about local features: where they come from, and how many an image of this size has."""
 
     stage: str
     size: int
@@ -124,7 +124,7 @@ def check_gallery(gallery: Gallery, source: str) -> Gallery:
     """Returns a gallery if it can go into a page.
 
     Raises:
-        PolycovError: if it is damaged, or an image is not in the gallery itself but an address elsewhere.
+        PolycovError: if it is damaged, or an image is a link instead of a data URL.
     """
     found = structure(Entries, _renamed(gallery), source)
     pairs = (side for pair in found.pairs for side in (pair.one, pair.other))

@@ -19,8 +19,7 @@ from polycov.models.backbones import Backbone, input_size, load_plugin
 from polycov.models.head import DEFAULT_CHANNELS
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
-from polycov.pooling.methods import create_pool, is_first_order, method_spec, reads_class_token
-from polycov.pooling.spec import parse_spec
+from polycov.pooling.methods import create_pool, is_first_order, parse_method, reads_class_token
 from polycov.progress import SILENT, Progress, duration
 from polycov.system.devices import choose_device
 from polycov.training.assembly import build_model
@@ -38,8 +37,8 @@ class Plan:
     Attributes:
         data: the images, in words.
         settings: all of the grid.
-        notes: what is measured otherwise than asked for, and why.
-        steps: what takes how long, in words.
+        notes: what would not be measured as asked for, and why.
+        steps: how long each step takes, in words.
         seconds: estimate for one process of this machine, from measured steps.
         bytes: estimate of the disk needed.
     """
@@ -79,21 +78,21 @@ def plan_comparison(options: CompareOptions, progress: Progress = SILENT) -> Pla
     """
     config = options.config()
     methods, dims = check_methods(options.methods), check_dims(options.dims)
-    if options.runtime.plugin is not None:
-        load_plugin(options.runtime.plugin)
+    load_plugin(options.runtime.plugin)
     seeded = SeededData(options.data, read_splits(options.data), options.split)
     data = seeded.split(0)
     size = input_size(config.network.backbone, config.images.size, data.size)
     backbone = build_backbone(config.network, size)
     channels, width = config.pooling.channels or DEFAULT_CHANNELS, backbone.num_features
-    limits = Limits(min(channels, width), width, len(data["train"]), backbone.stage is None)
     if options.head in TRAINED:
         limits = Limits(channels, channels, len(data["train"]), config.network.stage == "last")
-    settings, notes = grid(methods, dims, options.seeds, limits), grid_notes(methods, dims, limits)
-    if options.head not in TRAINED:
-        steps, cost = _probe_cost(options, backbone, size, data, settings, progress)
     else:
+        limits = Limits(min(channels, width), width, len(data["train"]), backbone.stage is None)
+    settings, notes = grid(methods, dims, options.seeds, limits), grid_notes(methods, dims, limits)
+    if options.head in TRAINED:
         steps, cost = _training_cost(options, config, size, data, settings, progress)
+    else:
+        steps, cost = _probe_cost(options, backbone, size, data, settings, progress)
     return Plan(data.summary(), settings, notes, steps, *cost)
 
 
@@ -129,8 +128,8 @@ def _pool_seconds(setting: Setting, backbone: Backbone, size: int, channels: int
 
 def _without_projection(method: str, dim: int | None) -> str:
     """The spec of a method up to a projection, which cannot be used before it is fitted and costs little."""
-    spec = parse_spec(method_spec(method, dim=dim))
-    post = tuple(itertools.takewhile(lambda stage: stage.stage.name != "project", spec.post))
+    spec = parse_method(method, dim=dim)
+    post = tuple(itertools.takewhile(lambda stage: stage.name != "project", spec.post))
     return str(replace(spec, post=post))
 
 

@@ -14,12 +14,12 @@ from polycov.pooling.methods import (
     list_methods,
     method_options,
     method_spec,
+    parse_method,
     reads_class_token,
 )
-from polycov.pooling.spec import parse_spec
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
-AVERAGE_LAST = "average-last"  # the average of the last layer of the network, whichever stage the others pool
+AVERAGE_LAST = "average-last"  # the average of the last layer of the network, no matter which stage the others pool
 METHODS = (
     "average",
     AVERAGE_LAST,
@@ -63,7 +63,7 @@ class Setting:
 
     @property
     def file_name(self) -> str:
-        """A unique name that can be a file's."""
+        """A unique name, valid as a file name."""
         method = self.method
         if method not in (*OWN_METHODS, *list_methods()):  # specs may differ in a sign or a bracket only
             digest = hashlib.sha256(method.encode()).hexdigest()[:8]
@@ -113,7 +113,7 @@ def first_order_pool(method: str) -> str | None:
     """
     if method in OWN_METHODS:
         return None
-    spec = parse_spec(method_spec(method))
+    spec = parse_method(method)
     if not spec.first_order or spec.blocks or reads_class_token(method):
         return None
     return str(spec.aggregation[0])
@@ -193,7 +193,7 @@ def grid(methods: Sequence[str], dims: Sequence[int], seeds: int, limits: Limits
 
 
 def grid_notes(methods: Sequence[str], dims: Sequence[int], limits: Limits) -> list[str]:
-    """Returns what is measured otherwise than asked for, and why, in words."""
+    """Returns, in words, what is not measured as asked for, and why."""
     notes = []
     for method in methods:
         changed: dict[Cell | None, list[int | None]] = {}
@@ -202,12 +202,13 @@ def grid_notes(methods: Sequence[str], dims: Sequence[int], limits: Limits) -> l
                 changed.setdefault(cell, []).append(dim)
         for cell, asked in changed.items():
             at = f" at {', '.join(map(str, asked))}" if None not in asked else ""
-            reason = "skipped, since it is average: these are the features of the last layer"
-            notes.append(f"{method}{at}: {_reason(cell, limits) if method != AVERAGE_LAST else reason}")
+            notes.append(f"{method}{at}: {_reason(method, cell, limits)}")
     return notes
 
 
-def _reason(cell: Cell | None, limits: Limits) -> str:
+def _reason(method: str, cell: Cell | None, limits: Limits) -> str:
+    if method == AVERAGE_LAST:
+        return "skipped, since it is average: these are the features of the last layer"
     if cell is None:
         return f"skipped, since on all {limits.channels} channels ({limits.triangle} dimensions) it is isqrt-cov"
     size = fitted_dim(*cell)

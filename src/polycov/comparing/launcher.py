@@ -21,7 +21,7 @@ def with_launcher(options: CompareOptions, progress: Progress) -> CompareOptions
     """Returns the options with as many jobs as the launcher started processes on this machine.
 
     Raises:
-        PolycovError: in another process than the first.
+        PolycovError: in any process but the first.
     """
     if launcher_rank() > 0:
         raise PolycovError(

@@ -151,7 +151,7 @@ def pooling_time(pool: Pool, locations: int, rounds: int = 5) -> float:
 
 
 def config_for(setting: Setting, config: Config, channels: int) -> Config:
-    """Returns the configuration of a run that is one setting of a comparison, with so many channels before its pool.
+    """Returns the configuration of a run that is one setting of a comparison, with this many channels before its pool.
 
     The average of the last layer is taken as networks do it, without a reduction.
     """
@@ -172,7 +172,7 @@ def measure_trained(
     model = run.load().model
     predictions = run.predictions()
     if any(len(predictions.get(split, ())) != len(data[split]) for split in ("val", "test")):
-        raise PolycovError(f"The predictions.json of {str(folder)!r} is not of these images. Remove the run.")
+        raise PolycovError(f"The predictions.json of {str(folder)!r} does not match these images. Remove the run.")
     correct = {
         split: torch.tensor(predictions[split]) == torch.tensor(list(data[split].labels)) for split in ("val", "test")
     }

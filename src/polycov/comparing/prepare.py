@@ -28,7 +28,7 @@ USES: dict[Split, str] = {"train": "to fit", "val": "for validation", "test": "f
 
 @dataclass
 class SeededData:
-    """Images read once, and split anew for each seed: the test images stay, the validation images change.
+    """Images read once and split again for each seed: the test images stay, the validation images change.
 
     Attributes:
         source: what the user called the data.
@@ -72,7 +72,7 @@ class SeededData:
         )
 
     def fewest_training_images(self) -> int:
-        """Returns a number of training images that every seed has: whichever seed trains on the unreadable ones."""
+        """Returns how many training images every seed has at least, even if all unreadable images are among them."""
         if self.unseen:
             return fewest_seen_images(self.images.without(set(self.unreadable)), self.unseen)
         if not self.unreadable:
@@ -114,7 +114,7 @@ class Prepared:
 
     @contextmanager
     def opened(self, progress: Progress) -> Iterator[None]:
-        """Opens the folder; within the block no other process writes to it.
+        """Opens the folder; no other process can write to it within the block.
 
         Raises:
             PolycovError: if another process does, or it holds another comparison.
@@ -126,13 +126,13 @@ class Prepared:
             yield
 
     def require_unchanged(self) -> None:
-        """Notices images that changed since the comparison began.
+        """Checks that the images have not changed since the comparison began.
 
         Raises:
-            PolycovError: if they did.
+            PolycovError: if they have.
         """
         if self.data.fingerprint() != self.fingerprint:
-            raise PolycovError(f"The images of {self.options.data!r} changed since the comparison began.")
+            raise PolycovError(f"The images of {self.options.data!r} have changed since the comparison began.")
 
 
 def prepare(options: CompareOptions, progress: Progress) -> Prepared:
@@ -147,23 +147,17 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
         for method in methods:
             if method not in OWN_METHODS:
                 require_closed_form(method)
-    if options.runtime.plugin is not None:
-        load_plugin(options.runtime.plugin)
+    load_plugin(options.runtime.plugin)
     cache = cache_folder(options.cache)
     data = SeededData(options.data, read_splits(options.data), options.split)
-    everything = data.split(0)
-    with wait_for_lock(cache / "checking.lock"):  # one process looks, the others read the cached result
-        workers = max(options.runtime.workers, 1)
-        unreadable = find_broken(everything, cache, workers=workers, progress=progress)
-    first = require_trainable(exclude_broken(everything, unreadable, options.split.broken, progress))
-    data.drop(unreadable)
+    first = _drop_unreadable(data, options, cache, progress)
     report_data(first, progress)
     require_validation(first)
     by_class = replace(data, unseen=options.unseen_classes, _splits={}) if options.unseen_classes else None
     if by_class is not None:
         report_unseen(by_class.split(0), progress)
     size = input_size(config.network.backbone, config.images.size, first.size)
-    Preprocessing(size, size)  # raises if it is no valid size
+    Preprocessing(size, size)  # raises if the size is invalid
     fingerprint = data.fingerprint()
     identity = _identity(options, config, size, [first.fingerprint(), fingerprint])
     both = options.head == "probe"
@@ -171,6 +165,16 @@ def prepare(options: CompareOptions, progress: Progress) -> Prepared:
     folder = ComparisonFolder(options.out or default_path(first.name, identity))
     unseen = by_class if both else None
     return Prepared(options, config, methods, dims, judged, unseen, fingerprint, size, folder, identity, cache)
+
+
+def _drop_unreadable(data: SeededData, options: CompareOptions, cache: Path, progress: Progress) -> ImageData:
+    """Drops unreadable images from every split; returns the images of the first seed."""
+    everything, workers = data.split(0), max(options.runtime.workers, 1)
+    with wait_for_lock(cache / "checking.lock"):  # one process looks, the others read the cached result
+        unreadable = find_broken(everything, cache, workers=workers, progress=progress)
+    readable = require_trainable(exclude_broken(everything, unreadable, options.split.broken, progress))
+    data.drop(unreadable)
+    return readable
 
 
 def report_unseen(data: ImageData, progress: Progress) -> None:

@@ -13,9 +13,7 @@ from polycov.errors import PolycovError
 from polycov.system.structure import Structured
 
 Array = np.ndarray[Any, Any]
-
-
-FRACTIONS = "float32:"
+FRACTIONS = "float32:"  # before scores that are not booleans
 
 
 def pack(scores: Tensor) -> str:
@@ -59,7 +57,7 @@ class Measurement(Structured):
         val_accuracy: accuracy on the validation images of the seed.
         test_accuracy: accuracy on the test images.
         test_images: number of test images, or of episodes.
-        val_correct: the score of each validation image or episode, packed; mostly, which are classified correctly.
+        val_correct: the score of each validation image or episode, packed; usually whether it is classified correctly.
         test_correct: the same of each test image or episode.
         kernel_error: kernel error of a sketch; None where there is nothing to compare with.
         strength: strength of the ridge of a probe.
@@ -69,8 +67,8 @@ class Measurement(Structured):
         run: folder of the training run.
         metrics: further results on the test images, by name.
         neighbours: the k of k-NN.
-        parameters: number that training changes: of reduction, pool and classifier; with finetune, of the whole model.
-            Of frozen features, those that are fitted in closed form or would be trained.
+        parameters: number of parameters that training changes: those of reduction, pool and classifier; with finetune,
+            of the whole model. With frozen features, those that are fitted in closed form or would be trained.
     """
 
     spec: str
@@ -104,9 +102,9 @@ class Record(Structured):
         seed: seed of the sketch and of the validation images.
         head: how the feature was judged.
         measurement: the result.
-        seconds: that the setting took.
+        seconds: seconds that the setting took.
         threads: number of threads of the process.
-        hardware: it ran on.
+        hardware: hardware it ran on.
         versions: versions of the software.
     """
 

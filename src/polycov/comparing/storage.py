@@ -17,8 +17,8 @@ from polycov.system.structure import Structured
 
 Codes = dict[tuple[str, int], Encode]  # by name and bytes
 SIZES = (512, 256, 128, 64)  # bytes of product codes
-COPY_BYTES = 32  # of a fit, for each number: several copies in float64
-LARGEST = 4096  # images or dimensions, the fewer of them, for principal components in seconds
+COPY_BYTES = 32  # that a fit needs for each number: several copies in float64
+LARGEST = 4096  # of the smaller of images and dimensions: principal components then take seconds
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class StorageCurve(Structured):
     Attributes:
         method: of the feature.
         dim: the dimension asked for; None where the method has its own.
-        seeds: that were measured.
+        seeds: seeds that were measured.
         points: from many bytes to few.
     """
 
@@ -89,7 +89,7 @@ def measure_storage(
 
 
 def _plain_codes(width: int) -> Codes:
-    """Every number by itself; int8 comes with a scale of four bytes."""
+    """Each number is stored separately; int8 comes with a scale of four bytes."""
     return {
         ("float32", 4 * width): storing("float32"),
         ("float16", 2 * width): storing("float16"),
@@ -112,7 +112,7 @@ def _product_codes(pooled: Pooled, seed: int) -> Codes:
 
 
 def _spread(features: Rows, count: int) -> Tensor:
-    """As many features as asked for, in equal steps: classes may come one after another."""
+    """``count`` features, evenly spaced, since classes may be stored one after another."""
     if count == len(features):
         return features[:count]
     return features[torch.arange(count) * len(features) // count]

@@ -56,7 +56,7 @@ class MeasureSettings(Work[Setting, Measured]):
         extracted: local features, for a protocol that judges frozen ones.
         remote: whether the folder of the comparison may be on another machine: runs are then sent back.
         progress: receives the progress of trained settings.
-        memory: of each process; None: of a machine that is not known yet, for each of its cores.
+        memory: memory of each process; None for that of the machine it runs on, divided by its cores.
     """
 
     prepared: Prepared
@@ -93,7 +93,7 @@ class MeasureSettings(Work[Setting, Measured]):
             yield Measured(setting, record, run)
 
     def features(self, by_class: bool = False) -> ReducedFeatures:
-        """Returns the local features; those of splits by class are apart, since both keep what they computed last."""
+        """Returns the local features; splits by class have their own, since each keeps what it computed last."""
         if self.extracted is None:
             raise ValueError("A trained head has no local features.")
         if not self._reduced:
@@ -108,8 +108,8 @@ class MeasureSettings(Work[Setting, Measured]):
         missing = [store.folder for store in extracted.stores if not store.folder.is_dir()]
         if missing:
             raise PolycovError(
-                f"The features in {str(missing[0])!r} are not there on the machine {socket.gethostname()!r}: use a "
-                "--cache on a disk that all machines of the cluster read."
+                f"The features in {str(missing[0])!r} do not exist on the machine {socket.gethostname()!r}: use a "
+                "--cache on a disk that all machines of the cluster can read."
             )
 
     def _measured(self, setting: Setting, data: ImageData) -> tuple[Measurement, dict[str, bytes]]:

@@ -133,11 +133,6 @@ class FeatureStore:
         return math.prod(self._files.shape[1:]) * DTYPE.itemsize
 
     @property
-    def bytes_on_disk(self) -> int:
-        """The size of all files of the store."""
-        return sum(path.stat().st_size for path in self.folder.iterdir())
-
-    @property
     def shard_size(self) -> int:
         """The number of images in a shard."""
         return self._files.shard_size

@@ -63,11 +63,6 @@ class Neighbour:
         return self.pairs.sum(1).reshape(self.grid)
 
     @property
-    def own_regions(self) -> Tensor:
-        """What each region of the training image contributes to the similarity, (rows, columns)."""
-        return self.pairs.sum(0).reshape(self.grid)
-
-    @property
     def strongest(self) -> tuple[Region, Region]:
         """The region of the image and that of the training image that contribute most together."""
         one, other = divmod(int(self.pairs.argmax()), self.pairs.shape[1])

@@ -48,8 +48,7 @@ def embed(
         source = EmbedOptions(str(source), tuple(map(str, given)), Path(out))
     chosen: EmbedOptions = replace_options(source, options)
     kind = _check(chosen)
-    if chosen.runtime.plugin is not None:
-        load_plugin(chosen.runtime.plugin)
+    load_plugin(chosen.runtime.plugin)
     embedder = make_embedder(chosen, choose_device(chosen.runtime.device))
     folder = EmbeddingFolder(chosen.out)
     with folder.writing(), _resumable(folder.path):

@@ -117,8 +117,7 @@ class EmbedImages(Work[ShardTask, Part]):
     def _ready(self) -> Embedder:
         if self._embedder is None:
             runtime = self.options.runtime
-            if runtime.plugin is not None:
-                load_plugin(runtime.plugin)
+            load_plugin(runtime.plugin)
             # Of the GPUs, this process sees its own alone.
             self._device = choose_device("auto" if runtime.device.startswith("cuda") else runtime.device)
             self._embedder = make_embedder(self.options, self._device)

@@ -66,8 +66,7 @@ def evaluate(run: str | Path | EvaluateOptions, *, progress: Progress = SILENT, 
     runtime = chosen.runtime.check()
     if chosen.batch_size < 1:
         raise PolycovError(f"Expected batch_size to be at least 1, got {chosen.batch_size}.")
-    if runtime.plugin is not None:
-        load_plugin(runtime.plugin)
+    load_plugin(runtime.plugin)
     loaded = load_run(chosen.run)
     accelerator = make_accelerator(runtime)
     progress = progress if accelerator.is_main_process else Progress()

@@ -37,7 +37,7 @@ def describe(backbone: Backbone, head: PoolingHead, classes: list[str], preproce
             "reduction": "linear" if isinstance(head.reduction, nn.Conv2d) else "relu",
             "pool": head.pool.spec,
             "seed": head.pool.seed,
-            "route": getattr(head.pool, "route", "auto"),
+            "route": head.pool.route,
             "check_finite": head.pool.check_finite,
             "size": backbone.size,
             "num_classes": len(classes),

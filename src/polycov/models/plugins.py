@@ -11,21 +11,23 @@ from polycov.errors import PolycovError
 from polycov.models.networks import import_timm
 
 
-def load_plugin(path_or_module: str | Path) -> ModuleType:
+def load_plugin(path_or_module: str | Path | None) -> ModuleType | None:
     """Imports a Python file or module of yours that registers backbones with timm's ``register_model``.
 
     Its code runs, so load only what you trust. Saved models never load a plugin by themselves.
 
     Args:
         path_or_module: a ``.py`` file, or the name of a module that can be imported. A file is imported once per
-            process, like any module.
+            process, like any module. None for no plugin.
 
     Returns:
-        The module.
+        The module, if there is one.
 
     Raises:
         PolycovError: if there is no such file or module, or importing it fails.
     """
+    if path_or_module is None:
+        return None
     import_timm()  # a plugin imports it too, and may need the torchvision operators
     text, path = str(path_or_module), Path(path_or_module).expanduser()
     try:

@@ -27,7 +27,7 @@ class FitBatch(NamedTuple):
 
 
 class Repeatable(Generic[Item]):
-    """Batches that can be read several times: each time, a function makes them anew.
+    """Batches that can be read several times: a function makes them again each time.
 
     Example:
         >>> batches = Repeatable(lambda: (2 * x for x in range(3)))
@@ -49,7 +49,7 @@ def read_batches(batches: Iterable[Batch]) -> Iterator[FitBatch]:
     weights. All may be missing.
 
     Raises:
-        PolycovError: if a batch is neither.
+        PolycovError: if a batch is neither a tensor nor a tuple.
     """
     for batch in batches:
         if isinstance(batch, Tensor):

@@ -11,7 +11,7 @@ from polycov.pooling.cross import CrossMoment, split_norm
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.plan import choose_dtype
 from polycov.pooling.pool import Pool
-from polycov.pooling.spec import Spec, parse_spec
+from polycov.pooling.spec import Spec, as_spec
 from polycov.pooling.tokens import as_tokens
 from polycov.pooling.vectors.base import Vector
 
@@ -19,7 +19,7 @@ from polycov.pooling.vectors.base import Vector
 class CrossPool(Pool):
     """Second-order pooling whose moment is a C₁ × C₂ matrix: ``self_cross(16, heads=4) | function | vector | post``.
 
-    A function acts on the singular values; each head is pooled by itself, and the vectors are joined.
+    A function acts on the singular values; each head is pooled separately, and the vectors are joined.
 
     Args:
         channels: C, of the features.
@@ -37,12 +37,12 @@ class CrossPool(Pool):
     inputs = 1
 
     def __init__(self, channels: int, spec: str | Spec, *, seed: int = 0, check_finite: bool = True) -> None:
-        spec = spec if isinstance(spec, Spec) else parse_spec(spec)
+        spec = as_spec(spec)
         self._set_up(channels, channels, spec, seed, check_finite)
 
     def _set_up(self, channels: int, sides: int | tuple[int, int], spec: Spec, seed: int, check_finite: bool) -> None:
         if not spec.cross or spec.inputs != self.inputs:
-            raise PolycovError(f"'{spec}' is no cross moment of {self.inputs} inputs: use create_pool.")
+            raise PolycovError(f"'{spec}' is not a cross moment of {self.inputs} inputs: use create_pool.")
         super().__init__(channels, spec, seed, check_finite)
         moment, function, vector = spec.aggregation
         self.moment: CrossMoment = moment.build(channels=sides, seed=seed)
@@ -99,7 +99,7 @@ class TwoInputPool(CrossPool):
     def __init__(
         self, channels: tuple[int, int], spec: str | Spec, *, seed: int = 0, check_finite: bool = True
     ) -> None:
-        spec = spec if isinstance(spec, Spec) else parse_spec(spec)
+        spec = as_spec(spec)
         if not isinstance(channels, tuple | list) or len(channels) != 2:
             raise PolycovError(
                 f"Expected the channels of two inputs, such as (512, 300), for '{spec}', got {channels!r}."

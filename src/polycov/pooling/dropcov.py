@@ -5,9 +5,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from polycov.pooling.first_order import average
 from polycov.pooling.moments import Covariance, with_roots
 from polycov.pooling.registry import register
-from polycov.pooling.tokens import count_tokens, hide, weigh
 
 PULL = 10.0  # of importance against dropping, in the rate
 
@@ -60,7 +60,7 @@ class DropCov(Covariance):
 
     def importance(self, tokens: Tensor, weights: Tensor | None = None) -> Tensor:
         """Returns ω, (B, C): positive, with sum 1."""
-        means = weigh(hide(tokens, weights), weights).sum(1) / count_tokens(tokens, weights).unsqueeze(-1)
+        means = average(tokens, weights)
         padded = nn.functional.pad(means, (1, 1))
         taps = self.filter.to(means.dtype)
         size = means.shape[-1]

@@ -109,11 +109,10 @@ class Average(FirstOrder):
         return weigh(hide(tokens, weights), weights) / count_tokens(tokens, weights)[:, None, None]
 
     def contributions(self, tokens: Tensor, coefficients: Tensor, weights: Tensor | None = None) -> Tensor:
-        """The same without the shares: one pass over the tokens."""
+        """The same, but without computing the shares: one pass over the tokens."""
         scaled = coefficients / count_tokens(tokens, weights).unsqueeze(-1)
-        return (scaled.unsqueeze(1) @ weigh(hide(tokens, weights), weights).mT).squeeze(
-            1
-        )  # maps are stored as (B, C, N)
+        channels_first = weigh(hide(tokens, weights), weights).mT  # as maps are stored
+        return (scaled.unsqueeze(1) @ channels_first).squeeze(1)
 
 
 @register("first_order", "class_token")

@@ -6,7 +6,7 @@ from polycov.errors import PolycovError
 from polycov.pooling.first_order import FirstOrder
 from polycov.pooling.plan import at_least_float32
 from polycov.pooling.pool import Pool
-from polycov.pooling.spec import Spec, parse_spec
+from polycov.pooling.spec import Spec, as_spec
 
 
 class FirstOrderPool(Pool):
@@ -26,7 +26,7 @@ class FirstOrderPool(Pool):
     first_order = True
 
     def __init__(self, channels: int, spec: str | Spec, *, seed: int = 0, check_finite: bool = True) -> None:
-        spec = spec if isinstance(spec, Spec) else parse_spec(spec)
+        spec = as_spec(spec)
         if not spec.first_order:
             raise PolycovError(f"'{spec}' is second-order pooling: use create_pool or SecondOrderPool.")
         super().__init__(channels, spec, seed, check_finite)

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from polycov.pooling.methods import create_pool, fitted_dim, method_options, method_spec
-from polycov.pooling.spec import Spec, parse_spec
+from polycov.pooling.methods import create_pool, fitted_dim, method_options, parse_method
+from polycov.pooling.spec import Spec
 
 
 def supported_size(
     name: str, dim: int | None = None, *, samples: int, channels: int | None = None
 ) -> tuple[str, int | None]:
-    """Returns a method and dimension whose projection can be fitted to so many samples.
+    """Returns a method and dimension whose projection can be fitted to this many samples.
 
     A projection that is too large is reduced to the number of samples, or of features before it if there are fewer:
     the dimension of a method, or ``project(…)`` in a spec. Everything else is returned as it is.
@@ -26,7 +26,7 @@ def supported_size(
         >>> supported_size("average | project(64)", samples=300, channels=48)
         ('average | project(48)', None)
     """
-    spec = parse_spec(method_spec(name, dim=dim))
+    spec = parse_method(name, dim=dim)
     smaller = _reduced(spec, samples, channels)
     if smaller == spec:
         return name, dim
@@ -36,7 +36,7 @@ def supported_size(
 def _reduced(spec: Spec, samples: int, channels: int | None) -> Spec:
     """The spec with projections no larger than the samples, and than the features before them."""
     spec = replace(spec, blocks=tuple(_reduced(block, samples, channels) for block in spec.blocks))
-    index = next((i for i, stage in enumerate(spec.post) if stage.stage.name == "project"), None)
+    index = next((i for i, stage in enumerate(spec.post) if stage.name == "project"), None)
     if index is None:
         return spec
     before = replace(spec, post=spec.post[:index])

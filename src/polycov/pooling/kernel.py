@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from polycov.pooling.methods import method_spec
+from polycov.pooling.methods import parse_method
 from polycov.pooling.spec import Spec, parse_spec
 
 
@@ -41,7 +41,7 @@ def uncompressed(method: str) -> str | None:
         >>> uncompressed("ipccp-ts"), uncompressed("isqrt-cov"), uncompressed("cbp-ts")
         ('covariance | sqrt(5) | triu', None, None)
     """
-    spec = parse_spec(method_spec(method))
+    spec = parse_method(method)
     exact = _exact(spec)
     return None if exact is None or exact == spec else str(exact)
 
@@ -49,7 +49,7 @@ def uncompressed(method: str) -> str | None:
 def _exact(spec: Spec) -> Spec | None:
     """The spec with triangles in place of sketches; None if a stage follows a sketch."""
     blocks = [_exact(block) for block in spec.blocks]
-    sketched = any(getattr(stage.stage.build, "is_sketch", False) for stage in spec.stages)
+    sketched = spec.any_stage("is_sketch")
     if (sketched and spec.post) or None in blocks:
         return None
     if not sketched or spec.first_order:

@@ -19,7 +19,6 @@ from polycov.pooling.spec import Spec, parse_spec
 
 Method = Callable[..., str]
 
-
 _METHODS: dict[str, Method] = {
     method.__name__.rstrip("_").replace("_", "-"): method
     for method in (*classic.CLASSIC, *recent.SECOND_ORDER, *recent.FIRST_ORDER, *paired.TWO_INPUTS)
@@ -86,13 +85,18 @@ def method_spec(name: str, **options: Any) -> str:
     """
     options = {key: value for key, value in options.items() if value is not None}
     allowed = method_options(name)
-    for option in options:
+    for option, value in options.items():
         if option not in allowed:
             takes = f"takes only {', '.join(allowed)}" if allowed else "has no options"
-            raise SpecError(f"{name!r} {takes}, got {option}={options[option]!r}.")
-        if options[option] != "exact" and not isinstance(options[option], int | float | numbers.Real):
-            raise SpecError(f"Expected {option} of {name!r} to be a number, got {options[option]!r}.")
+            raise SpecError(f"{name!r} {takes}, got {option}={value!r}.")
+        if value != "exact" and not isinstance(value, numbers.Real):
+            raise SpecError(f"Expected {option} of {name!r} to be a number, got {value!r}.")
     return str(parse_spec(_METHODS[name](**options) if name in _METHODS else name))
+
+
+def parse_method(name: str, **options: Any) -> Spec:
+    """Returns the parsed spec of a method, or of a spec; arguments and errors as in `method_spec`."""
+    return parse_spec(method_spec(name, **options))
 
 
 def is_first_order(name: str, **options: Any) -> bool:
@@ -102,7 +106,7 @@ def is_first_order(name: str, **options: Any) -> bool:
         >>> is_first_order("gem"), is_first_order("ipccp-ts", dim=64)
         (True, False)
     """
-    return parse_spec(method_spec(name, **options)).first_order
+    return parse_method(name, **options).first_order
 
 
 def needs_training(name: str) -> bool:
@@ -112,8 +116,7 @@ def needs_training(name: str) -> bool:
         >>> needs_training("attentive-probe"), needs_training("gem")
         (True, False)
     """
-    stages = parse_spec(method_spec(name)).stages
-    return any(getattr(stage.stage.build, "needs_training", False) for stage in stages)
+    return parse_method(name).any_stage("needs_training")
 
 
 def reads_class_token(name: str) -> bool:
@@ -123,8 +126,7 @@ def reads_class_token(name: str) -> bool:
         >>> reads_class_token("class_token | l2"), reads_class_token("average")
         (True, False)
     """
-    stages = parse_spec(method_spec(name)).stages
-    return any(getattr(stage.stage.build, "reads_prefix", False) for stage in stages)
+    return parse_method(name).any_stage("reads_prefix")
 
 
 def fitted_dim(name: str, dim: int | None = None) -> int:
@@ -138,8 +140,8 @@ def fitted_dim(name: str, dim: int | None = None) -> int:
         >>> fitted_dim("ipccp-fit", 256), fitted_dim("average | project(8)", 256), fitted_dim("isqrt-cov", 256)
         (256, 8, 0)
     """
-    spec = parse_spec(method_spec(name, dim=dim if "dim" in method_options(name) else None))
-    return max((dict(stage.arguments)["dim"] for stage in spec.stages if stage.stage.name == "project"), default=0)
+    spec = parse_method(name, dim=dim if "dim" in method_options(name) else None)
+    return max((dict(stage.arguments)["dim"] for stage in spec.stages if stage.name == "project"), default=0)
 
 
 @overload
@@ -188,7 +190,7 @@ def create_pool(
         >>> create_pool("mcb", channels=(64, 32), dim=512)
         TwoInputPool((64, 32), 'cross(bilinear) | identity | tensor_sketch(512) | signed_sqrt | l2', seed=0)
     """
-    spec = parse_spec(method_spec(str(name) if isinstance(name, Spec) else name, dim=dim, **options))
+    spec = parse_method(str(name) if isinstance(name, Spec) else name, dim=dim, **options)
     check_route(route)
     if spec.inputs == 2:
         if prefix_tokens or route not in ("auto", "covariance"):

@@ -14,7 +14,7 @@ def check_batches(batches: Iterable[Batch], passes: int, spec: str) -> None:
     """Refuses batches that a pool cannot be fitted to.
 
     Raises:
-        PolycovError: if they are no batches, or can be read only once but several passes are needed.
+        PolycovError: if they are not batches, or can be read only once but several passes are needed.
     """
     if isinstance(batches, Tensor) or not isinstance(batches, Iterable):
         raise PolycovError(f"Expected batches of features, such as [x] or a DataLoader, got {type(batches).__name__}.")
@@ -47,7 +47,7 @@ def fit_stages(
     Args:
         stages: all stages that follow the vector.
         batches: features with weights and labels.
-        pool: maps features and weights to the feature after so many of the stages.
+        pool: maps features and weights to the feature after this many of the stages.
     """
     for run in fitted_runs(stages):
         statistics = Statistics()

@@ -17,10 +17,10 @@ Algorithm = Literal["products", "eigenvalues"]
 
 HALF = (torch.float16, torch.bfloat16)
 
-RECTANGULAR = 1.6  # a product with the rows on the N × N side, beside a square product of as many multiply-adds
-FORWARD_AND_BACKWARD = 3.2  # a matrix product with its share of the backward pass, beside the product alone
+RECTANGULAR = 1.6  # time of a product with rows on the N × N side, over a square one of as many multiply-adds
+FORWARD_AND_BACKWARD = 3.2  # time of a matrix product with its share of the backward pass, over the product alone
 MARGIN = 0.95  # an eigendecomposition must be this much cheaper than products
-ONE_THREAD = 0.8  # an eigendecomposition on one thread beside several, which it cannot use as well as products can
+ONE_THREAD = 0.8  # price of an eigendecomposition on one thread, over several, which it uses less well than products
 
 
 class Priced(Protocol):

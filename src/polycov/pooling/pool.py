@@ -17,7 +17,7 @@ from polycov.pooling.passes import check_batches, fit_stages, fitted_runs
 from polycov.pooling.plan import HALF, Plan, Route, cheapest_route, check_route, make_plan
 from polycov.pooling.post.base import Post
 from polycov.pooling.shrinkage import shrink
-from polycov.pooling.spec import Spec, parse_spec
+from polycov.pooling.spec import Spec, as_spec
 from polycov.pooling.tokens import as_tokens, is_soft
 from polycov.pooling.transforms import has_derivative, is_readable, needs_gradient
 from polycov.pooling.vectors.base import Vector
@@ -37,10 +37,12 @@ class Pool(nn.Module):
         check_finite: whether to raise `NonFiniteError` if the result has NaN or Inf. The check reads the result; it is
             skipped inside `torch.compile` and `torch.func.vmap`.
         first_order: whether this is first-order pooling.
+        route: how second-order pools are computed; see `SecondOrderPool`.
         prefix_tokens: how many tokens at the front are class and register tokens, which only ``class_token`` pools.
     """
 
     first_order: bool
+    route: Route = "auto"
 
     def __init__(self, channels: int, spec: Spec, seed: int, check_finite: bool) -> None:
         super().__init__()
@@ -89,7 +91,7 @@ class Pool(nn.Module):
         return None
 
     def _pooled(self, tokens: Tensor, weights: Tensor | None, prefix: bool = False) -> tuple[Tensor, Tensor | None]:
-        """The tokens that are pooled: those after the prefix tokens, or these."""
+        """The tokens to pool: those after the prefix tokens, or with ``prefix`` the prefix tokens."""
         count = self.prefix_tokens
         if not prefix and not count:
             return tokens, weights
@@ -137,7 +139,7 @@ class Pool(nn.Module):
         return result if x.dtype == torch.float64 else result.float()
 
     def features(self, tokens: Tensor, weights: Tensor | None, stages: int | None = None) -> Tensor:
-        """Returns the feature (B, D) of checked tokens and weights, after so many later stages; default all."""
+        """Returns the feature (B, D) of checked tokens and weights, after this many later stages; by default all."""
         vector, scale, power = self.aggregate(tokens, weights)
         for stage in self._stages[:stages]:
             if stage.degree is None:
@@ -177,7 +179,8 @@ class Pool(nn.Module):
         fit_stages(self._stages, batches, self._pool)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.channels}, {self.spec!r}, seed={self.seed})"
+        route = "" if self.route == "auto" else f", route={self.route!r}"
+        return f"{type(self).__name__}({self.channels}, {self.spec!r}, seed={self.seed}{route})"
 
 
 class SecondOrderPool(Pool):
@@ -204,7 +207,7 @@ class SecondOrderPool(Pool):
     def __init__(
         self, channels: int, spec: str | Spec, *, seed: int = 0, route: Route = "auto", check_finite: bool = True
     ) -> None:
-        spec = spec if isinstance(spec, Spec) else parse_spec(spec)
+        spec = as_spec(spec)
         if spec.first_order or spec.cross:
             kind = "a cross moment" if spec.cross else "first-order pooling"
             raise PolycovError(f"'{spec}' is {kind}: use create_pool.")
@@ -214,7 +217,7 @@ class SecondOrderPool(Pool):
         self.function: MatrixFunction = function.build()
         self.vector: Vector = vector.build(channels=self.moment.out_channels, seed=seed)
         self.routes = tuple(name for name in self.function.routes if name in self.moment.routes)
-        self.route: Route = check_route(route)
+        self.route = check_route(route)
         if self.route not in ("auto", *self.routes) or (self.route == "paper" and not self.vector.has_factored):
             raise PolycovError(
                 f"The route {route!r} does not exist for '{moment} | {function} | {vector}'. Use 'auto'."
@@ -280,9 +283,6 @@ class SecondOrderPool(Pool):
             return vector
         eye = torch.eye(rows.shape[-1], dtype=rows.dtype, device=rows.device).unsqueeze(0)
         return vector + constant.unsqueeze(-1) * self.vector(eye)
-
-    def __repr__(self) -> str:
-        return super().__repr__()[:-1] + ("" if self.route == "auto" else f", route={self.route!r}") + ")"
 
 
 def _scaled(vector: Tensor, scale: Tensor | None, power: float) -> Tensor:

@@ -12,7 +12,7 @@ from polycov.pooling.cross_pool import CrossPool
 from polycov.pooling.first_order_pool import FirstOrderPool
 from polycov.pooling.plan import Route, check_route
 from polycov.pooling.pool import Pool, SecondOrderPool
-from polycov.pooling.spec import Spec, parse_spec
+from polycov.pooling.spec import Spec, as_spec
 
 
 class SideBySidePool(Pool):
@@ -38,12 +38,12 @@ class SideBySidePool(Pool):
     def __init__(
         self, channels: int, spec: str | Spec, *, seed: int = 0, route: Route = "auto", check_finite: bool = True
     ) -> None:
-        spec = spec if isinstance(spec, Spec) else parse_spec(spec)
+        spec = as_spec(spec)
         if not spec.blocks:
             raise PolycovError(f"'{spec}' is a single feature: use create_pool.")
         super().__init__(channels, spec, seed, check_finite)
         self.first_order = spec.first_order
-        self.route: Route = check_route(route)
+        self.route = check_route(route)
         self.blocks = nn.ModuleList(
             build_pool(channels, block, seed=seed, route=route, check_finite=check_finite) for block in spec.blocks
         )
@@ -93,9 +93,6 @@ class SideBySidePool(Pool):
         features = [part.features(tokens, weights) for part in self.parts]
         dtype = torch.float64 if tokens.dtype == torch.float64 else torch.float32
         return torch.cat([feature.to(dtype) for feature in features], -1), None, 0.0
-
-    def __repr__(self) -> str:
-        return super().__repr__()[:-1] + ("" if self.route == "auto" else f", route={self.route!r}") + ")"
 
 
 def build_pool(channels: int, spec: Spec, *, seed: int, route: Route, check_finite: bool) -> Pool:

@@ -18,7 +18,6 @@ from polycov.pooling.registry import Kind, Stage, get_stage
 
 Value = int | float | str | bool | None
 
-
 LONGEST = 10_000  # characters of a spec
 
 
@@ -28,6 +27,11 @@ class StageSpec:
 
     stage: Stage
     arguments: tuple[tuple[str, Any], ...]  # all of them by name, including defaults
+
+    @property
+    def name(self) -> str:
+        """The name of the stage."""
+        return self.stage.name
 
     def __str__(self) -> str:
         """Writes all positional arguments, and keyword arguments that differ from their defaults."""
@@ -41,7 +45,7 @@ class StageSpec:
                 words.append(_write(value))
             elif value != parameter.default:
                 words.append(f"{name}={_write(value)}")
-        return f"{self.stage.name}({', '.join(words)})" if words else self.stage.name
+        return f"{self.name}({', '.join(words)})" if words else self.name
 
     def build(self, **context: int | tuple[int, ...]) -> Any:
         """Builds the Module; ``context`` holds what the pool fills in (channels, features, blocks, seed)."""
@@ -90,6 +94,10 @@ class Spec:
         inner = tuple(stage for block in self.blocks for stage in block.stages)
         return (*inner, *self.aggregation, *self.post)
 
+    def any_stage(self, attribute: str) -> bool:
+        """Returns whether an attribute of any stage is true, such as ``is_sketch``."""
+        return any(getattr(stage.stage.build, attribute, False) for stage in self.stages)
+
     def __str__(self) -> str:
         blocks = [f"[{', '.join(map(str, self.blocks))}]"] if self.blocks else []
         return " | ".join([*blocks, *map(str, (*self.aggregation, *self.post))])
@@ -118,9 +126,14 @@ def parse_spec(text: str) -> Spec:
     blocks = _parse_blocks(words[0], text) if side_by_side else ()
     aggregation, rest = ((), words[1:]) if side_by_side else _parse_aggregation(words, text)
     post = tuple(_parse_stage(word, ("post",), text) for word in rest)
-    if sum(stage.stage.name == "project" for stage in post) > 1:
+    if sum(stage.name == "project" for stage in post) > 1:
         raise SpecError(f"Expected at most one project in {text!r}.")
     return Spec(aggregation, post, blocks)
+
+
+def as_spec(spec: str | Spec) -> Spec:
+    """Returns a spec, parsed if it is a text."""
+    return spec if isinstance(spec, Spec) else parse_spec(spec)
 
 
 def _parse_aggregation(words: list[str], text: str) -> tuple[tuple[StageSpec, ...], list[str]]:

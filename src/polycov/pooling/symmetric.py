@@ -108,15 +108,8 @@ def add_to_diagonal(x: Symmetric, constant: Tensor) -> Symmetric:
 
 def product(a: Symmetric, b: Symmetric, total: Symmetric | None = None) -> Symmetric:
     """Returns A B, or total + A B if given, provided that it is symmetric; the total is overwritten."""
-    blocks = []
-    for i in range(a.count):
-        for j in range(i, a.count):
-            block = None if total is None else total.at(i, j)
-            for k in range(a.count):
-                left, right = a.at(i, k), b.at(k, j)
-                block = left @ right if block is None else add_product(block, left, right)
-            blocks.append(block)
-    return Symmetric([block for block in blocks if block is not None], a.count)
+    n = range(a.count)
+    return Symmetric([_entry(a, b, i, j, total) for i in n for j in n if i <= j], a.count)
 
 
 def anticommutator(a: Symmetric, b: Symmetric) -> Symmetric:
@@ -126,8 +119,10 @@ def anticommutator(a: Symmetric, b: Symmetric) -> Symmetric:
     return Symmetric([whole[i][j] + whole[j][i].mT for i in n for j in n if i <= j], a.count)
 
 
-def _entry(a: Symmetric, b: Symmetric, row: int, column: int) -> Tensor:
-    block = a.at(row, 0) @ b.at(0, column)
+def _entry(a: Symmetric, b: Symmetric, row: int, column: int, total: Symmetric | None = None) -> Tensor:
+    """A block of A B, or of total + A B."""
+    left, right = a.at(row, 0), b.at(0, column)
+    block = left @ right if total is None else add_product(total.at(row, column), left, right)
     for k in range(1, a.count):
         block = add_product(block, a.at(row, k), b.at(k, column))
     return block

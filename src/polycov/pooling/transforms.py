@@ -168,7 +168,7 @@ def needs_gradient(x: Tensor) -> bool:
 
 def has_derivative(x: Tensor) -> bool:
     """Returns whether the derivative with respect to a tensor may be asked for, in either mode."""
-    return needs_gradient(x) or (not torch.compiler.is_compiling() and forward_ad._current_level >= 0)
+    return needs_gradient(x) or (not torch.compiler.is_compiling() and _in_forward_mode())
 
 
 def may_be_differentiated(x: Tensor) -> bool:

@@ -153,8 +153,7 @@ class ExtractFeatures(Work[Share, FeatureBatch]):
 def _in_another_process(plugin: str | None, content: bytes, device: str) -> ExtractFeatures:
     """The work, made of modules that may be defined in timm or in a plugin."""
     import_timm()
-    if plugin is not None:
-        load_plugin(plugin)
+    load_plugin(plugin)
     work = ExtractFeatures.__new__(ExtractFeatures)
     vars(work).update(pickle.loads(content))
     work.to(choose_device(device))

@@ -82,8 +82,7 @@ def train(
         NonFiniteError: if a loss is not finite; the last checkpoint is kept.
     """
     config = _with_absolute_path(_config(data, out, resume).replace(**options).check())
-    if config.runtime.plugin is not None:
-        load_plugin(config.runtime.plugin)
+    load_plugin(config.runtime.plugin)
     keep_freed_memory()
     accelerator = make_accelerator(config.runtime, config.training.precision)
     progress = progress if accelerator.is_main_process else Progress()

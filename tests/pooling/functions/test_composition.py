@@ -7,7 +7,7 @@ from torch import Tensor
 
 from polycov.errors import PolycovError
 from polycov.pooling import symmetric
-from polycov.pooling.functions.composition import compose, count_products
+from polycov.pooling.functions.composition import compose, composed_products
 from samples import spd, unit_trace
 
 FACTORS = {
@@ -71,7 +71,7 @@ def test_the_number_of_products_is_what_is_counted(
     monkeypatch.setattr(composition, "product", lambda *a: calls.append(1) or original(*a))  # type: ignore[func-returns-value]
     compose(spd(1, 3), factors, inverse=inverse)
     saved = inverse and len(factors) == 1  # the factor itself is the result
-    assert len(calls) == count_products([len(c) - 1 for c in factors]) - saved
+    assert len(calls) == composed_products([len(c) - 1 for c in factors]) - saved
 
 
 def test_a_factor_of_another_degree_is_an_error() -> None:

@@ -36,11 +36,11 @@ class Outcome(NamedTuple):
 
 
 def run_case(number: int) -> Outcome:
-    """Runs one case: values against the reference, finite gradients, errors in words of the library."""
+    """Runs one case: values must match the reference, gradients be finite, and errors be PolycovErrors."""
     case = make_case(number)
     try:
         error, problem = _check(case)
-    except Exception as exception:  # anything that is no PolycovError is what is looked for
+    except Exception as exception:  # anything but a PolycovError is a bug
         error, problem = math.inf, f"{type(exception).__name__}: {exception}"
     return Outcome(number, case.pool.spec, error, problem, case.description)
 

@@ -27,10 +27,7 @@ def vector(name: str, module: Any, q: Array, symmetric: bool) -> Array:
         buckets = (h[0, :rows, None] + h[1, None, :columns]) % len(result)
         np.add.at(result, buckets.astype(int), s[0, :rows, None] * s[1, None, :columns] * q)
         return result
-    entries = q.ravel()
-    if symmetric:
-        upper = np.triu_indices(rows)
-        entries = q[upper] * np.where(upper[0] == upper[1], 1.0, math.sqrt(2))
+    entries = _distinct(q, symmetric)
     if name == "triu":
         return entries
     if name == "rotated":
@@ -41,11 +38,18 @@ def vector(name: str, module: Any, q: Array, symmetric: bool) -> Array:
     return result
 
 
+def _distinct(q: Array, symmetric: bool) -> Array:
+    """All entries; of a symmetric matrix the upper triangle, times √2 off the diagonal."""
+    if not symmetric:
+        return q.ravel()
+    upper = np.triu_indices(len(q))
+    return np.asarray(q[upper] * np.where(upper[0] == upper[1], 1.0, math.sqrt(2)))
+
+
 def _rotated(module: Any, q: Array, symmetric: bool) -> Array:
     left = numbers(module.rotation)
     turned = left @ q @ (left if symmetric else numbers(module.right)).T
-    upper = np.triu_indices(len(q))
-    entries = turned[upper] * np.where(upper[0] == upper[1], 1.0, math.sqrt(2)) if symmetric else turned.ravel()
+    entries = _distinct(turned, symmetric)
     drawn = numbers(module.entries).astype(int)
     result = np.zeros(module.out_features)
     result[: len(drawn)] = entries[drawn] * math.sqrt(len(entries) / len(drawn))
@@ -60,7 +64,7 @@ def signed_power(v: Array, p: float) -> Array:
 
 
 def later(name: str, arguments: dict[str, Any], module: Any, v: Array, error: float) -> tuple[Array, float]:
-    """Returns the feature after a stage, and a bound of its relative error from that of the feature before."""
+    """Returns the feature after a stage, and a bound on its relative error from that of the feature before."""
     if name in ("signed_sqrt", "signed_power"):
         p = 0.5 if name == "signed_sqrt" else arguments["exponent"]
         scale = np.linalg.norm(v) / (np.abs(v).max(initial=0.0) or 1.0)
@@ -70,13 +74,14 @@ def later(name: str, arguments: dict[str, Any], module: Any, v: Array, error: fl
         return v / largest / (np.linalg.norm(v / largest) or 1.0), 2 * error
     if name == "balance":
         factors = numbers(module.factors)
-        return v * factors, error * _grown(np.linalg.norm(v) * np.abs(factors).max(), v * factors)
+        return v * factors, error * cancellation(np.linalg.norm(v) * np.abs(factors).max(), v * factors)
     weight, bias = numbers(module.weight), numbers(module.bias)
     result = weight @ v + bias
-    return result, error * _grown(np.linalg.norm(weight, 2) * np.linalg.norm(v) + np.linalg.norm(bias), result)
+    return result, error * cancellation(np.linalg.norm(weight, 2) * np.linalg.norm(v) + np.linalg.norm(bias), result)
 
 
-def _grown(terms: Any, result: Array) -> float:
+def cancellation(terms: Any, result: Array) -> float:
+    """Returns the size of the terms of a sum over that of the sum, at least 1: the factor of its relative error."""
     return max(float(terms / max(float(np.linalg.norm(result)), 1e-300)), 1.0)
 
 

@@ -1,4 +1,4 @@
-"""The feature of any pool in float64, sample by sample, with a bound of the error that a pool may have."""
+"""The feature of any pool in float64, sample by sample, with a bound on the error that a pool may have."""
 
 import math
 from functools import cache
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from polycov.bench.fuzz import functions
-from polycov.bench.fuzz.features import first_order, later, numbers, vector
+from polycov.bench.fuzz.features import cancellation, first_order, later, numbers, vector
 from polycov.bench.fuzz.moments import Array, rows_of, spectrum, weights_of
 from polycov.pooling.spec import Spec, parse_spec
 
@@ -34,7 +34,7 @@ def _parsed(spec: str) -> Spec:
 
 
 def reference(pool: Any, tokens: Array, weights: Array | None, double: bool) -> tuple[Array, float]:
-    """Returns the feature of one sample, tokens (N, C), and a bound of the relative error of the pool.
+    """Returns the feature of one sample, tokens (N, C), and a bound on the relative error of the pool.
 
     Args:
         pool: the pool, for its spec and the values of hashes, signs and weights.
@@ -50,34 +50,29 @@ def reference(pool: Any, tokens: Array, weights: Array | None, double: bool) -> 
         error = float(np.linalg.norm(errors)) / max(float(np.linalg.norm(value)), 1e-300)
     elif spec.first_order:
         stage = spec.aggregation[0]
-        value, size = first_order(stage.stage.name, pool.pooling, tokens, weights)
-        error = _relative(size, value) * USUAL[torch.float64 if double else torch.float32]
+        value, size = first_order(stage.name, pool.pooling, tokens, weights)
+        error = cancellation(size, value) * USUAL[torch.float64 if double else torch.float32]
     elif spec.cross:
         value, error = _cross(pool, spec, tokens, weights, double)
     else:
         value, error = _second_order(pool, spec, tokens, weights, double)
     for stage, module in zip(spec.post, pool.post, strict=True):
-        value, error = later(stage.stage.name, dict(stage.arguments), module, value, error)
+        value, error = later(stage.name, dict(stage.arguments), module, value, error)
     return value, error
-
-
-def _relative(size: float, value: Array) -> float:
-    """The size of terms beside that of their sum."""
-    return max(size / max(float(np.linalg.norm(value)), 1e-300), 1.0)
 
 
 def _second_order(pool: Any, spec: Spec, tokens: Array, weights: Array | None, double: bool) -> tuple[Array, float]:
     moment, function, last = spec.aggregation
-    m = spectrum(moment.stage.name, dict(moment.arguments), tokens, weights)
+    m = spectrum(moment.name, dict(moment.arguments), tokens, weights)
     arguments = dict(function.arguments)
     wide = double or pool.function.wide
     smallest = torch.finfo(torch.float64 if wide else torch.float32).tiny
-    q, size = functions.apply(function.stage.name, arguments, pool.function, m, smallest)
-    result = vector(last.stage.name, pool.vector, q, symmetric=True)
-    error = tolerance(function.stage.name, arguments, wide, len(q))
-    if m.trace == 0 and function.stage.name in ("log", "log_cholesky", "power"):
+    q, size = functions.apply(function.name, arguments, pool.function, m, smallest)
+    result = vector(last.name, pool.vector, q, symmetric=True)
+    error = tolerance(function.name, arguments, wide, len(q))
+    if m.trace == 0 and function.name in ("log", "log_cholesky", "power"):
         return result, math.inf  # the logarithm of 0 is as low as the dtype allows, and f(0) ≠ 0 nearly 0
-    return result, error * _relative(_spread(last.stage.name, pool.vector, size), result)
+    return result, error * cancellation(_spread(last.name, pool.vector, size), result)
 
 
 def _spread(name: str, module: Any, size: float) -> float:
@@ -98,16 +93,16 @@ def _cross(pool: Any, spec: Spec, tokens: Array, weights: Array | None, double: 
         a, b = rows_of(statistic, left, w), rows_of(statistic, right, w)
         u, s, v = np.linalg.svd(a.T @ b, full_matrices=False)
         size = float(np.linalg.norm(s))
-        values = _singular(function.stage.name, dict(function.arguments), s / (size or 1.0))
+        values = _singular(function.name, dict(function.arguments), s / (size or 1.0))
         values = values * size**pool.function.degree
-        parts.append(vector(last.stage.name, pool.vector, (u * values) @ v, symmetric=False))
+        parts.append(vector(last.name, pool.vector, (u * values) @ v, symmetric=False))
         cancelled = max(float(np.linalg.norm(a) * np.linalg.norm(b)) / (size or 1.0), 1.0)
-        terms += _spread(last.stage.name, pool.vector, float(np.linalg.norm(values))) * cancelled
+        terms += _spread(last.name, pool.vector, float(np.linalg.norm(values))) * cancelled
     result = np.concatenate(parts)
     wide, sides = double or pool.function.wide, min(pool.moment.sides)
     lost = math.sqrt(sides) * functions.FLOOR ** (pool.function.degree / 2)  # the squares below 4e-15 count as 0
     error = USUAL[torch.float64] + (lost if pool.function.products is None else 0.0) if wide else 3e-5
-    return result, error * _relative(terms, result)
+    return result, error * cancellation(terms, result)
 
 
 def _reduced(pool: Any, tokens: Array) -> list[tuple[Array, Array]]:

@@ -45,8 +45,9 @@ class Axis:
         return 100 * value, 0.0 if math.isnan(error) else 100 * error
 
 
-def colour_of(methods: Sequence[str]) -> dict[str, str]:
+def colours_of(points: Sequence[Point]) -> dict[str, str]:
     """Returns a colour for each method."""
+    methods = dict.fromkeys(point.method for point in points)
     return {method: COLOURS[i % len(COLOURS)] for i, method in enumerate(methods)}
 
 
@@ -74,27 +75,26 @@ def write_figures(
     Returns:
         The names of the figures; each is written as SVG and PNG.
     """
-    colours = colour_of(list(dict.fromkeys(point.method for point in points)))
+    colours, axis = colours_of(points), Axis(f"test {score}")
     drawn = []
     for name, (label, value) in X.items():
-        drawn.append(_draw(folder, f"{score}-{name}", points, colours, label, value, y=Axis(f"test {score}")))
+        drawn.append(_draw(folder, f"{score}-{name}", points, colours, label, value, y=axis))
     for sketch, title in (("ts", "tensor sketch"), ("rm", "random Maclaurin")):
         some = [p for p in points if p.method in ("isqrt-cov", f"ipccp-{sketch}", f"monet-2-{sketch}")]
         if any(p.method.endswith(sketch) for p in some):
-            axis = Axis(f"test {score}")
             drawn.append(_draw(folder, f"paper-{sketch}", some, colours, *X["dimensions"], title, y=axis))
     for name in dict.fromkeys(name for point in points for name in point.metrics):
         some = [point for point in points if name in point.metrics]
         file = f"{name.replace(' ', '-')}-dimensions"
         drawn.append(_draw(folder, file, some, colours, *X["dimensions"], y=Axis(name, metric=name)))
     if stored:
-        both, axis = [*points, *stored], Axis(f"test {score}")
+        both = [*points, *stored]
         colours[stored[0].method] = "black"
         drawn.append(_draw(folder, f"{score}-stored", both, colours, "bytes per image", X["bytes"][1], y=axis))
     errors = [point for point in points if point.kernel_error is not None]
     if errors:
-        axis = Axis("kernel error", logarithmic=True)
-        drawn.append(_draw(folder, "kernel-error", errors, colours, *X["dimensions"], y=axis))
+        logarithmic = Axis("kernel error", logarithmic=True)
+        drawn.append(_draw(folder, "kernel-error", errors, colours, *X["dimensions"], y=logarithmic))
     return [name for name in drawn if name]
 
 

@@ -1,27 +1,16 @@
 """Images for the page: the hardest mistakes, the pairs of classes that are confused most, some predictions."""
 
-import base64
-import io
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from polycov.data.images import ImageData
+from polycov.system.pages import data_url
 
 Entry = dict[str, Any]
-SIDE = 144
-
-
-def thumbnail(image: Image.Image) -> str:
-    """Returns a small image as a data URL."""
-    image = image.copy()
-    image.thumbnail((SIDE * 2, SIDE * 2))
-    file = io.BytesIO()
-    image.save(file, "jpeg", quality=72)
-    return "data:image/jpeg;base64," + base64.b64encode(file.getvalue()).decode()
+SIDE = 288  # pixels
 
 
 def make_gallery(
@@ -54,7 +43,7 @@ def make_gallery(
     def entry(i: int) -> Entry:
         return {
             "index": i,
-            "image": thumbnail(samples.image(i)),
+            "image": data_url(samples.image(i), side=SIDE, quality=72),
             "name": samples.name(i),
             "class": data.classes[labels[i]],
             "prediction": data.classes[predicted[i]],

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from polycov.comparing.recommendation import size_in_words
-from polycov.comparing.report.figures import colour_of
-from polycov.comparing.report.tables import difference_in_words, metric_in_words, percent
+from polycov.comparing.report.figures import colours_of
+from polycov.comparing.report.tables import difference_in_words, metric_in_words, percent, score_column
 from polycov.comparing.statistics import Point, method_title
 from polycov.comparing.study import Study, storage_in_words, stored_in_words
 from polycov.system import pages
@@ -44,13 +44,9 @@ def write_page(path: Path, studies: Sequence[Study], explanations: Sequence[str 
     )
 
 
-def _colours(study: Study) -> dict[str, str]:
-    return colour_of(list(dict.fromkeys(point.method for point in study.points)))
-
-
 def _numbers(points: Sequence[Point], colour: str | None = None) -> list[dict[str, Any]]:
     """The points as the script reads them."""
-    colours = colour_of(list(dict.fromkeys(point.method for point in points)))
+    colours = colours_of(points)
     rows = []
     for point in points:
         row: dict[str, Any] = {
@@ -92,10 +88,10 @@ def _study(study: Study, explanations: str | None) -> dict[str, Any]:
 
 
 def _columns(study: Study) -> list[str]:
-    first = "test %" if study.protocol.score == "accuracy" else f"{study.protocol.score} %"
     rest = ["validation %", "minus isqrt-cov", "ms per image", "kernel error %", "as int8", "parameters"]
     interval = ["95 % over episodes"] if study.protocol.unit == "episodes" else []
-    return ["method", "dimensions", "bytes", first, *interval, *(f"{name} %" for name in study.metrics), *rest]
+    scores = [score_column(study), *interval, *(f"{name} %" for name in study.metrics)]
+    return ["method", "dimensions", "bytes", *scores, *rest]
 
 
 def _row(study: Study, point: Point) -> dict[str, Any]:
@@ -115,7 +111,7 @@ def _row(study: Study, point: Point) -> dict[str, Any]:
         _cell(point.parameters, lambda count: f"{count:,}"),
     ]
     shown = [{"value": value, "text": text} for value, text in cells]
-    return {"method": method_title(point.method), "colour": _colours(study)[point.method], "cells": shown}
+    return {"method": method_title(point.method), "colour": colours_of(study.points)[point.method], "cells": shown}
 
 
 def _cell(value: float | None, text: Callable[[float], str]) -> tuple[Any, str]:

@@ -54,10 +54,9 @@ def full_table(study: Study) -> Table:
 def summary_table(study: Study) -> Table:
     """Returns the main numbers as texts, a row per method and size; without columns that would be empty."""
     score = study.protocol.score
-    first = "test %" if score == "accuracy" else f"{score} %"
     metrics = [f"{name} %" for name in study.metrics]
     last = ("validation %", "minus isqrt-cov", "ms per image", "kernel error %")
-    columns = ("method", "dimensions", first, *metrics, *last)
+    columns = ("method", "dimensions", score_column(study), *metrics, *last)
     rows: list[tuple[Cell, ...]] = [
         (
             method_title(point.method),
@@ -84,6 +83,11 @@ def stored_table(study: Study) -> Table:
     return Table(("code", "bytes", f"test_{score}", f"test_{score}_standard_error"), rows, study.name)
 
 
+def score_column(study: Study) -> str:
+    """Returns the heading of the test scores, for reading."""
+    return "test %" if study.protocol.score == "accuracy" else f"{study.protocol.score} %"
+
+
 def percent(value: float, error: float = math.nan) -> str:
     """Returns an accuracy in percent, with its standard error if there is one.
 
@@ -95,7 +99,7 @@ def percent(value: float, error: float = math.nan) -> str:
 
 
 def metric_in_words(point: Point, name: str) -> str:
-    """Returns a further result of a point in percent; empty if it has none of this name."""
+    """Returns a further metric of a point in percent; empty if the point does not have it."""
     return percent(*point.metrics[name]) if name in point.metrics else ""
 
 

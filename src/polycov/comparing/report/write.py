@@ -19,8 +19,8 @@ def write_report(studies: Sequence[Study], folders: Sequence[Path], out: Path) -
     Args:
         studies: the comparisons.
         folders: folders of the comparisons.
-        out: folder for the page; the files of each comparison go into a folder below with its name, or right beside the
-            page if that goes into the folder of the comparison.
+        out: folder for the page; the files of each comparison go into a subfolder with its name, or next to the page if
+            this is the folder of the comparison.
     """
     places = [out if folder.resolve() == out.resolve() else out / folder.resolve().name for folder in folders]
     places = [p if places.count(p) == 1 else p.with_name(f"{p.name}-{i + 1}") for i, p in enumerate(places)]
@@ -40,7 +40,7 @@ def write_report(studies: Sequence[Study], folders: Sequence[Path], out: Path) -
 
 
 def _explanations(source: Path, place: Path, out: Path) -> str | None:
-    """The link from the page to the explanations of a comparison, which are copied if need be; None without any."""
+    """The link from the page to the explanations of a comparison, copied if necessary; None if there are none."""
     if not source.is_file():
         return None
     copy = place / source.name

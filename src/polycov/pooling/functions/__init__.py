@@ -9,20 +9,16 @@ import polycov.pooling.functions.series
 import polycov.pooling.functions.sparse_inverse
 import polycov.pooling.functions.sqrt_minimax
 import polycov.pooling.functions.tangent  # noqa: F401  (importing them registers the stages)
-from polycov.errors import PolycovError, finite_number, known, positive_int
+from polycov.errors import PolycovError, finite_number, one_of, positive_int
 from polycov.pooling.functions.base import MatrixFunction, apply_function
-from polycov.pooling.functions.lyapunov import LyapunovSqrt
+from polycov.pooling.functions.lyapunov import GRADIENTS, LyapunovSqrt
 from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
-from polycov.pooling.functions.polynomial import ChebyshevFunction, Polynomial
+from polycov.pooling.functions.polynomial import ChebyshevFunction
 from polycov.pooling.functions.spectral import SpectralLog, SpectralPower
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
 MOST = 1000  # iterations, or degree
-
-register("function", "polynomial", "polynomial(0.5, 1, -0.25)", "polynomial(0, 2, -1, 0.5, unit_trace=True)")(
-    Polynomial
-)
 
 
 @register("function", "identity")
@@ -58,8 +54,7 @@ def sqrt(method: int | str = 5, *, gradient: str = "own") -> MatrixFunction:
         method: the number of iterations, or "exact".
         gradient: "own" for the derivative of what is computed, "lyapunov" for that of the exact root.
     """
-    if gradient not in ("own", "lyapunov"):
-        raise PolycovError(f"Unknown gradient {gradient!r} of sqrt. {known(str(gradient), ['own', 'lyapunov'])}")
+    one_of("sqrt", "gradient", gradient, GRADIENTS)
     if _exact("sqrt", method):
         return SpectralPower(0.5)  # its gradient solves the Lyapunov equation
     iterations = positive_int("sqrt", "iterations", method, MOST)

@@ -62,7 +62,7 @@ class Brownian(MatrixFunction):
 
     degree = 0.5
     products = 0
-    wide = True  # distances that are small beside the channels are differences of nearly equal numbers
+    wide = True  # distances that are small compared with the channels are differences of nearly equal numbers
     routes = ("covariance",)
 
     def __init__(self, t: float = round(-math.log(200), 1)) -> None:

@@ -159,14 +159,14 @@ def compose(matrix: Tensor, factors: Sequence[Factor], *, inverse: bool = False)
     return result
 
 
-def count_products(degrees: Sequence[int]) -> int:
+def composed_products(degrees: Sequence[int]) -> int:
     """Returns the number of matrix products in `compose` for factors of these degrees.
 
     M², t(M), the result times t, t², M t²: a factor of degree 4 takes five products, one of degree 2 four, one of
     degree 1 three. The last step needs no M, and the first no t².
 
     Example:
-        >>> count_products([2, 2]), count_products([4, 4, 1])
+        >>> composed_products([2, 2]), composed_products([4, 4, 1])
         (5, 10)
     """
     total = sum({1: 3, 2: 4, 4: 5}[degree] for degree in degrees)

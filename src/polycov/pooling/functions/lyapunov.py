@@ -13,6 +13,8 @@ from polycov.pooling.functions.newton_schulz import NewtonSchulzSqrt
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.transforms import SampleFunction, call
 
+GRADIENTS = ("own", "lyapunov")  # of an approximate root: its own, or that of the exact root
+
 
 class _Lyapunov(SampleFunction):
     """L with Q L + L Q = G. Its derivatives solve the same equation, so it has derivatives of any order."""
@@ -99,7 +101,7 @@ def with_lyapunov_gradient(matrix: Tensor, compute: Callable[[Tensor], Tensor]) 
 class LyapunovSqrt(MatrixFunction):
     """√C by Newton–Schulz iteration, with the gradient of the exact root.
 
-    It is the gradient of the limit, not of k iterations: at k = 5 the two differ by tens of per cent on small
+    It is the gradient of the limit, not of k iterations: at k = 5 the two differ by tens of percent on small
     eigenvalues. For the exact root (``sqrt(exact)``) they are equal. See `with_lyapunov_gradient`.
 
     Reference: Lin, Maji, "Improved Bilinear Pooling with CNNs", BMVC 2017.

@@ -5,8 +5,7 @@ from torch import Tensor
 
 from polycov.errors import positive_int
 from polycov.pooling.functions.base import MOST_GROWTH, MatrixFunction, times_gram
-from polycov.pooling.functions.composition import Factor, compose
-from polycov.pooling.functions.composition import count_products as count_products_of
+from polycov.pooling.functions.composition import Factor, compose, composed_products
 from polycov.pooling.functions.spectral import Quotient, ScalarFunction, spectral
 from polycov.pooling.plan import Algorithm
 
@@ -54,7 +53,7 @@ def count_products(iterations: int) -> int:
         >>> [count_products(k) for k in (1, 2, 3, 4, 5, 6)]
         [1, 3, 5, 7, 10, 12]
     """
-    return count_products_of([len(c) - 1 for c in _factors(iterations)])
+    return composed_products([len(c) - 1 for c in _factors(iterations)])
 
 
 # With more iterations than this, rounding errors on a singular matrix grow too large, and only eigenvalues work.

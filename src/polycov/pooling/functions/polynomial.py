@@ -9,6 +9,7 @@ from torch import Tensor
 from polycov.errors import PolycovError, positive_int, true_or_false
 from polycov.pooling.functions.base import MatrixFunction, add_identity
 from polycov.pooling.plan import Algorithm
+from polycov.pooling.registry import register
 
 Coefficient = float | Tensor  # a Tensor holds one value per sample, (B,)
 
@@ -159,6 +160,7 @@ def chebyshev_value(x: float, coefficients: Sequence[float], interval: tuple[flo
     return t * a - b + coefficients[0]
 
 
+@register("function", "polynomial", "polynomial(0.5, 1, -0.25)", "polynomial(0, 2, -1, 0.5, unit_trace=True)")
 class Polynomial(MatrixFunction):
     """c₀ I + c₁ C + c₂ C² + …, any polynomial by its coefficients.
 

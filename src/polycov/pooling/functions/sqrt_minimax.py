@@ -5,16 +5,15 @@ import math
 import torch
 from torch import Tensor
 
-from polycov.errors import PolycovError, finite_number, known
+from polycov.errors import finite_number, one_of
 from polycov.pooling.functions.base import MOST_GROWTH, MatrixFunction
-from polycov.pooling.functions.composition import compose, count_products
-from polycov.pooling.functions.lyapunov import with_lyapunov_gradient
+from polycov.pooling.functions.composition import compose, composed_products
+from polycov.pooling.functions.lyapunov import GRADIENTS, with_lyapunov_gradient
 from polycov.pooling.functions.minimax import factor_degrees, minimax_factors
 from polycov.pooling.plan import Algorithm
 from polycov.pooling.registry import register
 
 NORMS = ("trace", "frobenius", "square")
-GRADIENTS = ("own", "lyapunov")
 LOWEST = 0.001
 
 
@@ -44,8 +43,8 @@ class MinimaxSqrt(MatrixFunction):
     Args:
         degrees: of the polynomials, in order.
         low: lower end of the interval of s, from 0.001 to 1.
-        norm: a bound of the largest eigenvalue: "trace"; "frobenius", ‖C‖; or "square", ‖C²‖^½, which is closest and
-            takes one more product. A bound that is twice too large halves all λ, and so costs a factor √2 in low.
+        norm: an upper bound on the largest eigenvalue: "trace"; "frobenius", ‖C‖; or "square", ‖C²‖^½, which is
+            closest and takes one more product. A bound twice too large halves all λ, which costs a factor √2 in low.
         gradient: "own" for the derivative of what is computed, "lyapunov" for that of the exact root, by an
             eigendecomposition. The own gradient has the ripples of the polynomial, enlarged by its degree.
 
@@ -63,18 +62,14 @@ class MinimaxSqrt(MatrixFunction):
     def __init__(self, *degrees: int, low: float = 0.2, norm: str = "frobenius", gradient: str = "own") -> None:
         super().__init__()
         steps = factor_degrees("sqrt_minimax", degrees)
-        if norm not in NORMS:
-            raise PolycovError(f"Unknown norm {norm!r} of sqrt_minimax. {known(str(norm), NORMS)}")
-        if gradient not in GRADIENTS:
-            raise PolycovError(f"Unknown gradient {gradient!r} of sqrt_minimax. {known(str(gradient), GRADIENTS)}")
-        self.norm = norm
-        self.approximate_gradient = gradient == "lyapunov"
+        self.norm = one_of("sqrt_minimax", "norm", norm, NORMS)
+        self.approximate_gradient = one_of("sqrt_minimax", "gradient", gradient, GRADIENTS) == "lyapunov"
         self.routes = ("covariance",) if self.approximate_gradient else MatrixFunction.routes
         self.spelling = degrees, low, norm
         self.factors, self.error = minimax_factors(steps, finite_number("sqrt_minimax", "low", low, LOWEST, 1))
         growth = math.prod(factor[0] for factor in self.factors)
         self.wide = self.approximate_gradient or growth > MOST_GROWTH
-        self.products = count_products(steps) + (norm == "square")
+        self.products = composed_products(steps) + (norm == "square")
 
     def _divide(self, matrix: Tensor) -> tuple[Tensor, Tensor | None]:
         """A divided by its norm, and the root of the norm, (B, 1, 1); A has trace 1 already."""

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from polycov.errors import PolycovError, finite_number, known
+from polycov.errors import PolycovError, finite_number, one_of
 from polycov.pooling.post.base import FittedPost
 from polycov.pooling.post.cross_validation import choose_weights
 from polycov.pooling.post.statistics import Statistics
@@ -53,8 +53,7 @@ class Balance(FittedPost):
 
     def __init__(self, *weights: float, fit: str = "energy", features: int, blocks: tuple[int, ...]) -> None:
         super().__init__(features)
-        if fit not in FITS:
-            raise PolycovError(f"Unknown fit {fit!r} of balance. {known(str(fit), FITS)}")
+        self.blocks, self.kind = blocks, one_of("balance", "fit", fit, FITS)
         if fit == "classes" and weights:
             raise PolycovError("balance(fit=classes) chooses the weights: expected none.")
         if len(weights) not in (0, len(blocks)):
@@ -62,7 +61,6 @@ class Balance(FittedPost):
                 f"Expected as many weights of balance as there are features side by side, {len(blocks)}, or none, got "
                 f"{len(weights)}."
             )
-        self.blocks, self.kind = blocks, fit
         self.weights = tuple(finite_number("balance", "weight", w, 0, 1e6) for w in weights) or (1.0,) * len(blocks)
         self.register_buffer("factors", torch.zeros(features))
 

@@ -5,7 +5,7 @@ class, the directions w are the leading solutions of
 
     S w = μ (S_w + αI) w,    wᵀ (S_w + αI) w = n.
 
-Distances between features projected this way are Mahalanobis distances of the covariance within classes, shrunk toward
+Distances between features projected this way are Mahalanobis distances of the covariance within classes, shrunk towards
 a multiple of the identity. So what differs between images of one class counts little, in classes that were not seen
 too, and the nearest mean of a class is regularised linear discriminant analysis. Directions with μ > 1 tell classes
 apart, at most one less than there are classes; the others are principal components, scaled to similar variance. For
@@ -47,9 +47,9 @@ def class_components(statistics: Statistics, k: int, strength: float | None = ST
     Args:
         statistics: of the features, with labels.
         k: how many.
-        strength: α over the mean squared length of a feature; None for the one that a ridge classifier of the same
-            features has the smallest generalised cross-validation error with. It has the same α: its weights,
-            (S + αI)⁻¹ times the means of the classes, span what (S_w + αI)⁻¹ times them does.
+        strength: α over the mean squared length of a feature; None for the one with which a ridge classifier
+            of the same features has the smallest generalised cross-validation error. It has the same α: its weights,
+            (S + αI)⁻¹ times the means of the classes, span the same space as (S_w + αI)⁻¹ times them.
 
     Raises:
         PolycovError: if there are no rows, or rows without labels.

@@ -23,9 +23,9 @@ from polycov.pooling.post.pca import RANK, Spectrum, spectrum
 from polycov.pooling.post.statistics import Statistics
 
 STRENGTHS = tuple(10.0 ** (i / 2) for i in range(-5, 3))  # α over the mean squared length of a feature
-WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # of one block, beside the others
-COMPONENTS = 1024  # of each block, that weights are chosen with
-LEAST_GAIN = 1e-6  # of the error, which is at most about 1, for a change of weights
+WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0)  # of one block, relative to the others
+COMPONENTS = 1024  # of each block, used to choose the weights
+LEAST_GAIN = 1e-6  # in the error, which is at most about 1, that justifies other weights
 
 
 class Choice(NamedTuple):
@@ -72,7 +72,7 @@ class BlockMixture:
     Args:
         statistics: of the features, with labels.
         blocks: the sizes of the blocks; they add up to D.
-        factors: that bring each block to the same energy, (D,).
+        factors: factors that bring each block to the same energy, (D,).
     """
 
     def __init__(self, statistics: Statistics, blocks: tuple[int, ...], factors: Tensor) -> None:
@@ -128,7 +128,7 @@ def choose_weights(statistics: Statistics, blocks: tuple[int, ...], factors: Ten
     Args:
         statistics: of the features, with labels.
         blocks: the sizes of the blocks.
-        factors: that bring each block to the same energy, (D,).
+        factors: factors that bring each block to the same energy, (D,).
 
     Raises:
         PolycovError: if there are rows without labels.

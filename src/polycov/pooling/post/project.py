@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from polycov.errors import PolycovError, finite_number, known, positive_int
+from polycov.errors import PolycovError, finite_number, one_of, positive_int
 from polycov.pooling.post.base import FittedPost
 from polycov.pooling.post.classes import STRENGTH, class_components
 from polycov.pooling.post.pca import completed, principal_components, whitened_components
@@ -52,13 +52,11 @@ class Project(FittedPost):
         self.out_features = positive_int("project", "dim", dim)
         if dim > features:
             raise PolycovError(f"Expected dim of project to be at most the {features} features before it, got {dim}.")
-        if fit not in FITS:
-            raise PolycovError(f"Unknown fit {fit!r} of project. {known(str(fit), FITS)}")
+        self.kind, self.seed = one_of("project", "fit", fit, FITS), seed
         if shrinkage != STRENGTH and fit != "classes":
             raise PolycovError(f"Only project(fit=classes) has a shrinkage, got fit={fit}.")
         auto = shrinkage == AUTO
         self.shrinkage = None if auto else finite_number("project", "shrinkage", shrinkage, 1e-6, 1e6)
-        self.kind, self.seed = fit, seed
         self.weight = nn.Parameter(torch.zeros(dim, features))
         self.bias = nn.Parameter(torch.zeros(dim))
 

@@ -12,6 +12,7 @@ class Vector(nn.Module):
     Attributes:
         sides: C₁ and C₂.
         symmetric: whether the matrices are symmetric.
+        size: how many entries are distinct: C(C+1)/2 of a symmetric matrix, C₁C₂ of any other.
         out_features: the size of the vector.
         is_sketch: whether inner products of the vectors only estimate those of the matrices.
         has_factored: whether `factored` exists, for the route "paper".
@@ -23,6 +24,8 @@ class Vector(nn.Module):
     def __init__(self, channels: Channels, out_features: int) -> None:
         super().__init__()
         self.sides, self.symmetric = sides_of(channels), isinstance(channels, int)
+        rows, columns = self.sides
+        self.size = rows * (rows + 1) // 2 if self.symmetric else rows * columns
         self.out_features = out_features
 
     def forward(self, matrix: Tensor) -> Tensor:

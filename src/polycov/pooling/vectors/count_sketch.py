@@ -63,18 +63,15 @@ class CountSketch(BucketMap):
 
     def __init__(self, channels: Channels, dim: int, *, seed: int = 0) -> None:
         super().__init__(channels, positive_int("count_sketch", "dim", dim, MOST_DIMENSIONS))
-        rows, columns = self.sides
-        size = rows * (rows + 1) // 2 if self.symmetric else rows * columns
         generator = torch.Generator().manual_seed(seed)
-        self.register_buffer("order", torch.randperm(size, generator=generator, device="cpu"))
-        self.register_buffer("signs", random_signs(size, generator=generator))
+        self.register_buffer("order", torch.randperm(self.size, generator=generator, device="cpu"))
+        self.register_buffer("signs", random_signs(self.size, generator=generator))
         self.build()
         self.to(torch.get_default_device())
 
     def _entries(self, device: torch.device) -> Tensor:
         """The indices of the entries that are dealt, in a flattened matrix."""
-        rows, columns = self.sides
-        return upper_triangle(rows, device)[0] if self.symmetric else torch.arange(rows * columns, device=device)
+        return upper_triangle(self.sides[0], device)[0] if self.symmetric else torch.arange(self.size, device=device)
 
     def assign_buckets(self, device: torch.device) -> tuple[Tensor, Tensor]:
         entries = self._entries(device)

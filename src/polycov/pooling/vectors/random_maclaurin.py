@@ -40,7 +40,7 @@ def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
 
 
 def _halves(weights: Tensor, rows: int, columns: int) -> tuple[Tensor, Tensor]:
-    """W₁ and W₂ of (2, D, C), for matrices with so many rows and columns."""
+    """W₁ and W₂ of (2, D, C), for matrices with this many rows and columns."""
     return weights[0, :, :rows], weights[1, :, :columns]
 
 

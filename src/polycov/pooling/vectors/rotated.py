@@ -39,7 +39,7 @@ def rotated(matrix: Tensor, rotation: Tensor, entries: Tensor, dim: int) -> Tens
 
 
 def _drawn(matrix: Tensor, entries: Tensor, weights: Tensor, size: int, dim: int) -> Tensor:
-    """Some entries of a flattened matrix, so weighted that they stand for all ``size`` of them."""
+    """Some entries of a flattened matrix, weighted to stand for all ``size`` of them."""
     scale = (size / len(entries)) ** 0.5
     return nn.functional.pad(matrix.flatten(1)[:, entries] * (weights * scale), (0, dim - len(entries)))
 
@@ -64,7 +64,6 @@ class Rotated(Vector):
         super().__init__(channels, positive_int("rotated", "dim", dim))
         generator = torch.Generator().manual_seed(seed)
         rows, columns = self.sides
-        self.size = rows * (rows + 1) // 2 if self.symmetric else rows * columns
         self.register_buffer("rotation", random_rotation(rows, generator))
         if not self.symmetric:
             self.register_buffer("right", random_rotation(columns, generator))
