@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import polycov
-from polycov.pooling.methods import reads_class_token
+from polycov.pooling.methods import fitted_dim, reads_class_token
 from samples import features
 
 
@@ -13,7 +13,12 @@ def test_the_class_token_is_the_first() -> None:
     assert polycov.create_pool("class_token | l2", 4, prefix_tokens=1)(x).norm(dim=1).tolist() == pytest.approx([1, 1])
 
 
-@pytest.mark.parametrize("method", ["average", "gem", "efficient-probe", "isqrt-cov", "mpn-cov", "deep-bdc"])
+OTHERS = [
+    name for name in polycov.list_methods() if not reads_class_token(name) and not name.endswith(("-fit", "mean-cov"))
+]
+
+
+@pytest.mark.parametrize("method", [*OTHERS, "self_cross(2, heads=2) | sqrt(5) | flatten"])
 def test_every_other_pool_leaves_prefix_tokens_out(method: str) -> None:
     x = features(2, 12)
     mask = torch.arange(12) < torch.tensor([[12], [7]])

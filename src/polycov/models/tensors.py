@@ -17,7 +17,9 @@ from polycov.system.files import write_file
 from polycov.system.json_files import parse_json
 
 State = dict[str, Tensor]
-_NOTES, _CHECKSUM = "polycov", "polycov.crc32"  # the keys of the notes and their checksum in the metadata of a file
+# The key of the notes in the metadata of a file, the only one: safetensors writes several in any order. The checksum is
+# among the notes.
+_NOTES, _CHECKSUM = "polycov", "crc32"
 
 
 def import_safetensors() -> ModuleType:
@@ -40,8 +42,8 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], notes: dict[str, Any
     safetensors = import_safetensors()
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     # Not save_file, which leaves a temporary file of its own after a kill, and has no OSError for a full disk.
-    text = json.dumps(notes)
-    content = safetensors.torch.save(copies, {_NOTES: text, _CHECKSUM: _checksum(copies, text)})
+    text = json.dumps({**notes, _CHECKSUM: _checksum(copies, notes)})
+    content = safetensors.torch.save(copies, {_NOTES: text})
     del copies
     write_file(path, lambda temporary: temporary.write_bytes(content))
 
@@ -75,15 +77,15 @@ def _read(path: Path, with_tensors: bool) -> tuple[State, dict[str, Any]]:
                 tensors = {name: file.get_tensor(name) for name in file.keys() if with_tensors}  # noqa: SIM118
     except Exception as error:  # a damaged file makes its reader raise many kinds
         raise PolycovError(f"Cannot read {str(path)!r}: {error}.") from error
-    text, checksum = metadata.get(_NOTES), metadata.get(_CHECKSUM)  # older versions wrote no checksum
-    if with_tensors and checksum is not None and checksum != _checksum(tensors, text or ""):
-        raise PolycovError(f"Cannot read {str(path)!r}: it is damaged, its checksum is another.")
     try:
-        notes = None if text is None else parse_json(text)
+        notes = None if _NOTES not in metadata else parse_json(metadata[_NOTES])
     except ValueError as error:
         raise PolycovError(f"Cannot read the notes in {str(path)!r}: {error}.") from error
     if not isinstance(notes, dict):
         raise PolycovError(f"Cannot read {str(path)!r}: polycov did not write this file.")
+    checksum = notes.pop(_CHECKSUM, None)  # older versions wrote none
+    if with_tensors and checksum is not None and checksum != _checksum(tensors, notes):
+        raise PolycovError(f"Cannot read {str(path)!r}: it is damaged, its checksum is another.")
     return tensors, notes
 
 
@@ -94,14 +96,14 @@ def _is_utf8(path: Path) -> bool:
         return False
 
 
-def _checksum(tensors: Mapping[str, Tensor], text: str) -> str:
+def _checksum(tensors: Mapping[str, Tensor], notes: dict[str, Any]) -> int:
     """A CRC-32 of notes and tensors, in any order of them."""
-    total = zlib.crc32(text.encode())
+    total = zlib.crc32(json.dumps(notes, sort_keys=True).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         total = zlib.crc32(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode(), total)
         total = zlib.crc32(tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data, total)
-    return str(total)
+    return total
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

@@ -61,6 +61,7 @@ class CrossPool(Pool):
         return self.function.products is None
 
     def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
+        tokens, weights = self._pooled(tokens, weights)
         moment, scale = self.moment(tokens.to(choose_dtype(self.function, tokens.dtype)), weights)
         unit, norm = split_norm(moment)
         size = norm * scale
