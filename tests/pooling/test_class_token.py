@@ -2,7 +2,7 @@ import pytest
 import torch
 
 import polycov
-from polycov.pooling.methods import fitted_dim, reads_class_token
+from polycov.pooling.methods import reads_class_token
 from samples import features
 
 
