@@ -1,6 +1,7 @@
 """The figures of a comparison, as SVG and PNG."""
 
 import math
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -122,7 +123,7 @@ def _draw(
         values, errors = zip(*(y.value(p) for p in here), strict=True)
         style: dict[str, Any] = {
             "color": colours[method],
-            "label": method_title(method),
+            "label": textwrap.fill(method_title(method), 30),  # a spec may be long
             "marker": "o",
             "ms": 4,
             "capsize": 2,
