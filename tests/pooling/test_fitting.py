@@ -1,6 +1,9 @@
-import pytest
+from typing import Any
 
-from polycov.errors import SpecError
+import pytest
+import torch
+
+from polycov.errors import NonFiniteError, SpecError
 from polycov.pooling.fitting import supported_size
 from polycov.pooling.methods import create_pool, list_methods, method_options
 
@@ -38,3 +41,14 @@ def test_specs_are_reduced_to_samples_or_features(spec: str, expected: str) -> N
 def test_an_option_that_a_method_does_not_have_is_refused() -> None:
     with pytest.raises(SpecError, match="'isqrt-cov' takes only iterations, got dim=8"):
         supported_size("isqrt-cov", 8, samples=10)
+
+
+@pytest.mark.parametrize("method", ["auto-fit", "mean-cov", "ipccp-fit"])
+def test_samples_that_cannot_be_fitted_to_are_named(method: str) -> None:
+    x, labels = torch.rand(6, 8, 3, 3), torch.arange(6) % 2
+    x[4, 0, 0, 0] = torch.nan
+    size: dict[str, Any] = {} if method == "mean-cov" else {"dim": 4}
+    pool = create_pool(method, 8, **size)
+    with pytest.raises(NonFiniteError, match=r"NaN or Inf: samples \[4\]"):
+        pool.fit([(x[:3], labels[:3]), (x[3:], labels[3:])])
+    assert not pool.is_fitted

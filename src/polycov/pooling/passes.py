@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torch import Tensor
 
-from polycov.errors import PolycovError
+from polycov.errors import NonFiniteError, PolycovError
 from polycov.pooling.batches import Batch, read_batches
 from polycov.pooling.post.base import Post
 from polycov.pooling.post.statistics import Statistics
@@ -36,6 +36,18 @@ def fitted_runs(stages: Sequence[Post]) -> list[list[int]]:
     return runs
 
 
+def _require_finite(rows: Tensor, before: int) -> None:
+    """Refuses features that no stage can be fitted to; ``before`` is the number of samples in earlier batches.
+
+    Raises:
+        NonFiniteError: if a sample has NaN or Inf.
+    """
+    bad = (~rows.isfinite().all(1)).nonzero().flatten().tolist()
+    if bad:
+        samples = [before + i for i in bad[:10]]
+        raise NonFiniteError(f"Cannot fit to features with NaN or Inf: samples {samples}, counted over all batches.")
+
+
 def fit_stages(
     stages: Sequence[Post], batches: Iterable[Batch], pool: Callable[[Tensor, Tensor | None, int], Tensor]
 ) -> None:
@@ -52,7 +64,9 @@ def fit_stages(
     for run in fitted_runs(stages):
         statistics = Statistics()
         for x, weights, labels in read_batches(batches):
-            statistics.update(pool(x, weights, run[0]), labels)
+            rows = pool(x, weights, run[0])
+            _require_finite(rows, statistics.samples)
+            statistics.update(rows, labels)
         for index in run:
             stages[index].fit(statistics)
             statistics = statistics.after(stages[index]) if index < run[-1] else statistics
