@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 BAND = 64
-SMALL, SMALL_BAND = 1024, 24
+SMALL, SMALL_BAND = 1024, 48
 
 
 class BandForm:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from polycov.system.rows import BLOCK, Rows, read_blocks
 
-COLUMNS = 1024  # of a product at a time: of a symmetric one, half is enough
+COLUMNS = 256  # of a product at a time: of a symmetric one, half is enough
 
 
 class Equations(NamedTuple):

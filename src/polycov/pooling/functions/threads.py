@@ -1,0 +1,93 @@
+"""Threads for what torch computes on a CPU one sample after another: each computes parts of the batch, on one core."""
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+SMALLEST = 64  # rows of a matrix; smaller ones are done sooner than handed over
+PARTS = 3  # of a batch, for each thread: a core that is also busy with something else then does fewer
+
+
+def count_parts(matrix: Tensor) -> int:
+    """Returns the number of parts that a batch (B, C, C) is worth splitting into for several threads.
+
+    It is 1 where threads would not see the same tensor: inside compilers and transforms, which belong to one thread.
+
+    Example:
+        >>> count_parts(torch.zeros(1, 256, 256))
+        1
+    """
+    if not _is_plain(matrix):
+        return 1
+    threads, (batch, _, size) = torch.get_num_threads(), matrix.shape
+    return min(PARTS * threads, batch) if 1 < threads <= batch and size >= SMALLEST else 1
+
+
+def _is_plain(x: Tensor) -> bool:
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) is Tensor
+        and x.device.type == "cpu"
+        and torch.backends.openmp.is_available()  # with which threads can differ in their number of cores
+        and not torch._C._get_tracing_state()
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+    )
+
+
+def in_threads(function: Callable[..., None], *parts: Sequence[Tensor]) -> None:
+    """Calls ``function`` with the first part of everything, the second of everything and so on, several at a time.
+
+    Example:
+        >>> x, doubled = torch.arange(4.0), torch.zeros(4)
+        >>> in_threads(lambda a, b: b.copy_(2 * a), x.split(2), doubled.split(2))
+        >>> doubled
+        tensor([0., 2., 4., 6.])
+    """
+    with _LOCK:
+        executor = _start(torch.get_num_threads())
+    inference = torch.is_inference_mode_enabled()
+
+    def call(*part: Tensor) -> None:
+        with torch.inference_mode(inference), torch.no_grad():  # threads do not inherit them
+            function(*part)
+
+    for future in [executor.submit(call, *part) for part in zip(*parts, strict=True)]:
+        future.result()
+
+
+_LOCK = threading.Lock()
+_EXECUTORS: dict[int, ThreadPoolExecutor] = {}  # by number of threads
+
+
+def _start(count: int) -> ThreadPoolExecutor:
+    """Returns threads that use one core each, and leaves the number of cores that all others use as it is."""
+    if count not in _EXECUTORS:
+        started = threading.Barrier(count + 1)
+
+        def use_one_core() -> None:
+            torch.get_num_threads()  # torch sets it at first use, and would undo the next line
+            torch.set_num_threads(1)  # for this thread; also for new ones, until it is set again below
+            started.wait()
+
+        before = torch.get_num_threads()
+        _EXECUTORS[count] = ThreadPoolExecutor(count, "polycov", use_one_core)
+        for _ in range(count):
+            _EXECUTORS[count].submit(int)
+        started.wait()
+        torch.set_num_threads(before)
+    return _EXECUTORS[count]
+
+
+def _forget() -> None:
+    global _LOCK
+    _LOCK = threading.Lock()
+    _EXECUTORS.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)  # a child has no threads but its own
