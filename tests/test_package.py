@@ -63,6 +63,23 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.parametrize("repository", ["Someone/polycov", None])
+def test_urls_are_those_of_the_repository_it_is_built_from(
+    repository: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = pytest.importorskip("hatchling.metadata.core")
+    plugins = pytest.importorskip("hatchling.plugin.manager")
+    monkeypatch.delenv("GITHUB_SERVER_URL", raising=False)
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    if repository:
+        monkeypatch.setenv("GITHUB_REPOSITORY", repository)
+    urls = core.ProjectMetadata(str(ROOT), plugins.PluginManager()).core.urls
+    assert list(urls) == (["Documentation", "Source", "Issues", "Changelog"] if repository else [])
+    if repository:
+        assert urls["Documentation"] == "https://someone.github.io/polycov/"
+        assert urls["Issues"] == "https://github.com/Someone/polycov/issues"
+
+
 def test_the_wheel_has_recipes_templates_and_types(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         shipped = set(archive.namelist())
