@@ -15,13 +15,15 @@ def test_peak_memory_counts_what_is_allocated_at_the_same_time() -> None:
     assert measure.peak_memory(job, "cpu") == 6 * 2**20
 
 
-def test_interleave_times_every_job_in_every_round_in_rotating_order() -> None:
+def test_interleave_times_every_job_once_in_every_round_in_any_order() -> None:
     order: list[str] = []
     ticks: list[int] = []
     jobs: dict[str, measure.Job] = {name: lambda name=name: order.append(name) for name in "abc"}  # type: ignore[misc]
     times = measure.interleave(jobs, 4, lambda: ticks.append(len(order)))
     assert {name: len(t) for name, t in times.items()} == {"a": 4, "b": 4, "c": 4}
-    assert [order[i : i + 3] for i in range(0, 15, 3)][:3] == [["a", "b", "c"], ["b", "c", "a"], ["c", "a", "b"]]
+    rounds = [order[i : i + 3] for i in range(0, 15, 3)]
+    assert all(sorted(names) == ["a", "b", "c"] for names in rounds)
+    assert len(set(map(tuple, rounds))) > 2
     assert ticks == [3, 6, 9, 12, 15]  # including the warm-up
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import re
 import statistics
 import sys
@@ -16,7 +17,7 @@ Tick = Callable[[], None]
 
 
 def interleave(jobs: dict[str, Job], rounds: int, tick: Tick | None = None) -> dict[str, list[float]]:
-    """Times each job once per round, in an order that rotates from round to round, after one warm-up round.
+    """Times each job once per round, in another random order each, after one warm-up round.
 
     Args:
         jobs: what to time, by name.
@@ -29,8 +30,7 @@ def interleave(jobs: dict[str, Job], rounds: int, tick: Tick | None = None) -> d
     names = list(jobs)
     times: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+        for name in random.Random(turn).sample(names, len(names)):  # what runs before may leave cold caches behind
             begin = time.perf_counter()
             jobs[name]()
             if torch.cuda.is_available():
