@@ -95,7 +95,8 @@ def probe_times(rounds: int, tick: Tick, sizes: tuple[tuple[int, int, int], ...]
             found[OURS] = (ridge.strength, ridge.predict(problem.test[0]))
 
         times = interleave({NAIVE: naive, OURS: ours}, rounds, tick)
-        for name, (strength, predictions) in found.items():
+        for name in times:
+            strength, predictions = found[name]
             yield {
                 "images": images,
                 "dimensions": dims,
