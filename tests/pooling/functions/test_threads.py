@@ -71,6 +71,27 @@ def test_an_error_in_a_thread_is_raised() -> None:
         threads.in_threads(fail, torch.zeros(2).split(1))
 
 
+def test_an_interruption_while_threads_start_leaves_nothing_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(threading.Barrier):
+        def wait(self, timeout: float | None = None) -> int:
+            if threading.current_thread() is threading.main_thread():
+                raise KeyboardInterrupt
+            return super().wait(timeout)
+
+    monkeypatch.setattr(threads, "_EXECUTORS", {})
+    with monkeypatch.context() as patch:
+        patch.setattr(threading, "Barrier", Interrupted)
+        before = set(threading.enumerate())
+        with pytest.raises(KeyboardInterrupt):
+            eigh(covariances(4))
+        started = set(threading.enumerate()) - before
+    assert torch.get_num_threads() == 2
+    for thread in started:
+        thread.join(0.5)  # the executor is gone, so idle threads end
+    assert not any(thread.is_alive() for thread in started)
+    torch.testing.assert_close(eigh(covariances(4))[0], torch.linalg.eigvalsh(covariances(4)))
+
+
 def test_a_forked_process_starts_its_own_threads() -> None:
     matrix = covariances(4)
     expected = eigh(matrix)[0].sum().item()

@@ -4,6 +4,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -72,14 +73,18 @@ def _start(count: int) -> ThreadPoolExecutor:
         def use_one_core() -> None:
             torch.get_num_threads()  # torch sets it at first use, and would undo the next line
             torch.set_num_threads(1)  # for this thread; also for new ones, until it is set again below
-            started.wait()
+            with suppress(threading.BrokenBarrierError):
+                started.wait()
 
-        before = torch.get_num_threads()
-        _EXECUTORS[count] = ThreadPoolExecutor(count, "polycov", use_one_core)
-        for _ in range(count):
-            _EXECUTORS[count].submit(int)
-        started.wait()
-        torch.set_num_threads(before)
+        before, executor = torch.get_num_threads(), ThreadPoolExecutor(count, "polycov", use_one_core)
+        try:
+            for _ in range(count):
+                executor.submit(int)
+            started.wait()
+        finally:
+            started.abort()  # after an interruption nothing may wait for the others
+            torch.set_num_threads(before)
+        _EXECUTORS[count] = executor
     return _EXECUTORS[count]
 
 
