@@ -1,5 +1,6 @@
 import csv
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 
 from command_line import fails
 from polycov.bench import ideas, steps, tables
+from polycov.bench.measure import Tick
 from polycov.commands import bench as command
 from polycov.commands import main as cli
+from polycov.errors import PolycovError
 
 SMALL = ["--batch", "2", "--side", "4", "--channels", "8", "--dim", "16", "--rounds", "2"]
 
@@ -85,6 +88,23 @@ def test_explanations_and_their_maps(
     assert {row["map"] for row in rows(tmp_path, "faithfulness")} == {"exact", "random"}
     assert len(list(tmp_path.glob("faithfulness-*.svg"))) == 1
     assert "2 images" in capsys.readouterr().out
+
+
+def test_rounds_are_timed_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[int] = []
+
+    def whole_steps(shape: tables.Shape, rounds: int, tick: Tick | None = None) -> Iterator[tables.Row]:
+        timed.append(rounds)
+        row: dict[str, float | str | None] = dict.fromkeys(("step_seconds", "paper_ratio"))
+        row |= {"backbone": "resnet18", "mode": "eval", "method": "average"}
+        yield row | dict.fromkeys(("pool_seconds", "share", "ratio"), 1.0)
+
+    monkeypatch.setattr(steps, "whole_steps", whole_steps)
+    for arguments in (["--rounds", "4"], []):
+        cli.main(["bench", "--what", "step", *arguments, "--out", str(tmp_path)])
+    assert timed == [4, 3]
+    with pytest.raises(PolycovError, match="at least 1, or 0 for the default, got -1"):
+        command.run(["--rounds=-1"])
 
 
 def test_help_explains_every_option(capsys: pytest.CaptureFixture[str]) -> None:

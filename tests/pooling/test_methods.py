@@ -1,11 +1,14 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
+import scipy
 import torch
 
 import polycov
 from polycov.pooling.methods import fitted_dim, is_first_order, method_options
+from polycov.pooling.pool import SecondOrderPool
 from samples import features, relative
 
 
@@ -147,3 +150,16 @@ def test_monet_2_is_the_limit_of_ipccp(sketch: str) -> None:
     ]
     assert distances[0] > distances[1] > distances[2] > 1e-12
     assert distances[3] < 1e-12
+
+
+@pytest.mark.parametrize("sketch", ["tensor_sketch", "random_maclaurin"])
+def test_monet_is_compact_bilinear_pooling_of_rows_whose_products_are_the_root(sketch: str) -> None:
+    x = features(1, 40, 8)
+    rows = np.concatenate([x[0].numpy(), np.ones((40, 1))], 1)
+    values, vectors = np.linalg.eigh(rows.T @ rows / 40)  # M, the Gaussian embedding
+    y = np.diag(values.clip(0) ** 0.25) @ vectors.T
+    root = scipy.linalg.sqrtm(rows.T @ rows / 40).real
+    np.testing.assert_allclose(y.T @ y, root, atol=1e-12)  # M^½ = YᵗY
+    bilinear = SecondOrderPool(9, f"bilinear | identity | {sketch}(64)", route="paper", seed=2).double()
+    monet = SecondOrderPool(8, f"gaussian | sqrt(exact) | {sketch}(64)", seed=2).double()
+    torch.testing.assert_close(monet(x), bilinear(torch.from_numpy(y)[None]), atol=1e-12, rtol=1e-12)

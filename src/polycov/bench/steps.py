@@ -58,6 +58,7 @@ def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator
                 step = times.get(f"{method}, step")
                 shares = ratios(times[method], times[f"{PLAIN}, step"])
                 gains = [one - plain for one, plain in zip(times[method], times[PLAIN], strict=True)]
+                low, ratio, high = (1 + gain for gain in quartiles(ratios(gains, times[f"{PLAIN}, step"])))
                 yield {
                     "backbone": name,
                     "map": f"{size[0]}×{size[1]}",
@@ -67,7 +68,9 @@ def whole_steps(shape: Shape, rounds: int, tick: Tick | None = None) -> Iterator
                     "step_seconds": quartiles(step)[1] if step else None,
                     "pool_seconds": quartiles(times[method])[1],
                     "share": quartiles(shares)[1],
-                    "ratio": 1 + quartiles(ratios(gains, times[f"{PLAIN}, step"]))[1],
+                    "ratio": ratio,
+                    "ratio_lower_quartile": low,
+                    "ratio_upper_quartile": high,
                     "paper_ratio": paper_ratio(name, method, mode),
                 }
 

@@ -1,6 +1,6 @@
 """``polycov bench``."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -63,8 +63,8 @@ class Bench:
     """auto (CUDA, then MPS, then CPU), or a device such as cuda:1."""
     threads: int | None = None
     """CPU threads; default: all cores."""
-    rounds: int = 15
-    """Number of timings of each method."""
+    rounds: int = 0
+    """Number of timings of each; 0 for 15, but 5 with growth, 7 with routes, 3 with step and probe."""
     functions: tuple[str, ...] = ROOTS
     """With roots: functions as they appear in a spec; times are relative to the first."""
     data: str = "typefaces"
@@ -97,6 +97,8 @@ def run(arguments: list[str]) -> None:
     options = parse(
         Bench, "bench", arguments, positional={}, lists=("what", "methods", "functions", "run", "maps", "layout")
     )
+    if options.rounds < 0:
+        raise PolycovError(f"Expected --rounds of at least 1, or 0 for the default, got {options.rounds}.")
     if options.threads:
         torch.set_num_threads(options.threads)
     device = str(choose_device(options.device))
@@ -104,9 +106,9 @@ def run(arguments: list[str]) -> None:
     shape = Shape(*sizes, options.dtype, device)
     options.out.mkdir(parents=True, exist_ok=True)
     terminal = Terminal()
-    terminal.write(f"{hardware(device)}; torch {torch.__version__}; {options.dtype}; {options.rounds} rounds")
+    terminal.write(f"{hardware(device)}; torch {torch.__version__}; {options.dtype}")
     for what in options.what:
-        rows = RUNS[what](options, shape, terminal)
+        rows = RUNS[what](replace(options, rounds=options.rounds or ROUNDS.get(what, 15)), shape, terminal)
         path = _write(options, device, what, rows)
         terminal.write(f"written: {path}")
         if what in FIGURES:
@@ -157,9 +159,8 @@ def _dims(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
 
 
 def _growth(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
-    rounds = max(options.rounds // 3, 1)
-    with terminal.progress.task("growth", 2 * (rounds + 1) * sum(map(len, GROWTH.values()))) as task:
-        rows = list(tables.growth(shape, rounds, task.advance))
+    with terminal.progress.task("growth", 2 * (options.rounds + 1) * sum(map(len, GROWTH.values()))) as task:
+        rows = list(tables.growth(shape, options.rounds, task.advance))
     for size in GROWTH:
         cells: list[list[Cell]] = []
         for mode in tables.MODES:
@@ -172,9 +173,8 @@ def _growth(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
 
 
 def _routes(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
-    rounds = max(options.rounds // 2, 1)
-    with terminal.progress.task("routes", 2 * (rounds + 1) * len(ROUTE_GRID)) as task:
-        rows = list(tables.routes(shape, rounds, task.advance))
+    with terminal.progress.task("routes", 2 * (options.rounds + 1) * len(ROUTE_GRID)) as task:
+        rows = list(tables.routes(shape, options.rounds, task.advance))
     cells = []
     for row in rows:
         times = (f"{row['covariance_ms']:.2f}", f"{row['gram_ms']:.2f}", row["chosen"])
@@ -188,9 +188,8 @@ def _routes(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
 def _step(options: Bench, shape: Shape, terminal: Terminal) -> list[Row]:
     from polycov.bench import steps  # needs the extra train
 
-    rounds = max(options.rounds // 5, 1)
-    with terminal.progress.task("steps", 2 * (rounds + 1) * len(steps.STEP_BACKBONES)) as task:
-        rows = list(steps.whole_steps(shape, rounds, task.advance))
+    with terminal.progress.task("steps", 2 * (options.rounds + 1) * len(steps.STEP_BACKBONES)) as task:
+        rows = list(steps.whole_steps(shape, options.rounds, task.advance))
     cells = []
     for row in rows:
         seconds = f"{row['step_seconds']:.2f}" if row["step_seconds"] else ""
@@ -289,11 +288,12 @@ RUNS = {
     "fuzz": lambda options, shape, terminal: numerics.fuzz(terminal, options.first, options.cases),
     "gradients": lambda options, shape, terminal: numerics.gradients(terminal),
     "load": lambda options, shape, terminal: scale.load(terminal, options.scale),
-    "probe": lambda options, shape, terminal: scale.probe(terminal, max(options.rounds // 5, 1)),
+    "probe": lambda options, shape, terminal: scale.probe(terminal, options.rounds),
     "memory": lambda options, shape, terminal: scale.memory(terminal, options.scale.load),
     "search": lambda options, shape, terminal: scale.search(terminal, options.scale),
     "duplicates": lambda options, shape, terminal: scale.duplicates(terminal, options.scale, options.data),
     "pipeline": lambda o, shape, terminal: run_pipeline(terminal, o.data, o.images, o.backend, o.rounds),
     "backends": lambda o, shape, terminal: run_backends(terminal, o.data, o.compile, o.rounds),
 }
+ROUNDS = {"growth": 5, "routes": 7, "step": 3, "probe": 3}  # of what takes long
 FIGURES = {"growth": growth_figure, "faithfulness": faithfulness_figure, "gradients": gradients_figure}
