@@ -52,3 +52,21 @@ def test_help_comes_from_the_docstrings(capsys: pytest.CaptureFixture[str]) -> N
     out = capsys.readouterr().out
     for text in ("polycov try", "What it does.", "DATA", "Where it is.", "How large.", "-o"):
         assert text in out
+
+
+@dataclass(frozen=True)
+class Images:
+    """What it does."""
+
+    images: tuple[str, ...] = ()
+    """Which images."""
+
+
+@pytest.mark.parametrize(("shown", "hint"), [("IMAGE…", True), ("[IMAGE…]", False)])
+def test_help_marks_what_may_not_be_omitted(shown: str, hint: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(Images, "try", ["--help"], positional={"images": shown})
+    out = capsys.readouterr().out
+    assert shown in out
+    assert ("(required)" in out) is hint
+    assert "default" not in out

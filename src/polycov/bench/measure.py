@@ -143,10 +143,11 @@ def timed_pass(mode: str, module: Callable[[Tensor], Tensor], x: Tensor) -> Job:
 
 
 def slug(text: str) -> str:
-    """Returns a text in a form that suits a file name.
+    """Returns a text in a form that suits a file name, without what is on every processor.
 
     Example:
-        >>> slug("AMD EPYC, 2 threads")
-        'amd-epyc-2-threads'
+        >>> slug("AMD EPYC, 2 threads"), slug("Intel(R) Xeon(R) Processor @ 2.50GHz, 2 threads")
+        ('amd-epyc-2-threads', 'intel-xeon-2-threads')
     """
-    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")
+    name = re.sub(r"\((r|tm)\)|\bprocessor\b|\bcpu\b|@ *[\d.]+ *ghz", " ", text.lower())
+    return re.sub(r"[^a-z0-9.]+", "-", name).strip("-")

@@ -105,7 +105,7 @@ def _for_command_line(kind: Any, positional: dict[str, str], flags: dict[str, st
 
 def _settings(option: "dataclasses.Field[Any]", metavar: str | None) -> dict[str, Any]:
     """How the help shows an option. An option that may be None is shown as if it could not: its text says what it is
-    by default. Positional ones that must be given although they may be empty are marked as required.
+    by default. Positional ones that may be empty are marked as required, unless they are in brackets.
     """
     settings: dict[str, Any] = {}
     if option.name == "out":
@@ -115,7 +115,7 @@ def _settings(option: "dataclasses.Field[Any]", metavar: str | None) -> dict[str
     if metavar is not None:
         settings["metavar"] = metavar
         if option.default == ():
-            settings["help_behavior_hint"] = "(required)"
+            settings["help_behavior_hint"] = "" if metavar.startswith("[") else "(required)"
     return settings
 
 

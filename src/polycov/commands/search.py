@@ -44,7 +44,7 @@ class Search:
 
 def run(arguments: list[str]) -> None:
     """Searches an embedding."""
-    options = parse(Search, "search", arguments, positional={"embeddings": "EMBEDDINGS", "images": "IMAGE…"})
+    options = parse(Search, "search", arguments, positional={"embeddings": "EMBEDDINGS", "images": "[IMAGE…]"})
     if options.out is not None and options.out.suffix not in (".csv", ".html"):
         raise PolycovError(f"Expected --out to be a .csv or .html file, got {str(options.out)!r}.")
     if options.duplicates == bool(options.images):

@@ -137,9 +137,8 @@ class TrainOptions(Structured):
     init: Path | None = None
     """Start from the weights of this finished run."""
     start: Literal["random", "probe"] = "random"
-    """Where the new classifier starts: at random, or at the probe, solved in closed form on the training images. From
-    there a few epochs with small learning rates are enough; with --reduction linear the whole model starts as a
-    probe."""
+    """Where the new classifier starts: at random, or at the probe, solved in closed form on the training images: with
+    --reduction linear the whole model starts as a probe. On few images this lost accuracy (docs/finetune.md)."""
     checkpoint_minutes: float = 5.0
     """Write a checkpoint at least this often; there is one after every epoch too."""
 
