@@ -28,7 +28,8 @@ def main(dataset: Path, folder: Path) -> None:
         if int(name.partition(".")[0]) not in CLASSES:
             continue
         split = "train" if trained[number] == "1" else "test"
-        image = Image.open(dataset / "images" / name).convert("RGB")
+        with Image.open(dataset / "images" / name) as file:
+            image = file.convert("RGB")
         if min(image.size) > SIDE:
             scale = SIDE / min(image.size)
             image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
