@@ -1,6 +1,9 @@
 import math
 import os
+import signal
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script that runs the tests in the background ignores Ctrl-C
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when the hub is imported: no test looks for a network
 
 import pytest
