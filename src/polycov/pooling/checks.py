@@ -1,4 +1,4 @@
-"""Checks of seeds and of results."""
+"""Checks of seeds and of samples."""
 
 import torch
 from torch import Tensor
@@ -17,6 +17,18 @@ def check_seed(seed: object) -> int:
     return seed
 
 
+def marked(samples: Tensor) -> list[int]:
+    """Returns the indices of the samples that are True.
+
+    One after the other, because torch 2.6 cannot make a list of a tensor inside ``torch.func``.
+
+    Example:
+        >>> marked(torch.tensor([False, True, True]))
+        [1, 2]
+    """
+    return [i for i, mark in enumerate(samples) if mark]
+
+
 def check_finite(x: Tensor, what: str, dtype: torch.dtype) -> None:
     """Checks that a tensor (B, D) has neither NaN nor Inf.
 
@@ -32,7 +44,7 @@ def check_finite(x: Tensor, what: str, dtype: torch.dtype) -> None:
         return
     finite = torch.isfinite(x)
     if not bool(finite.all()):
-        samples = (~finite.all(-1)).nonzero().flatten().tolist()
+        samples = marked(~finite.all(-1))
         raise NonFiniteError(
             f"{what} of {len(samples)} of {len(x)} samples have NaN or Inf (samples {samples[:10]}). Either an earlier "
             f"layer produced them, or the features are too large for {dtype}: scale them down or use a wider dtype. "

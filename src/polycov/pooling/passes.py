@@ -6,6 +6,7 @@ from torch import Tensor
 
 from polycov.errors import NonFiniteError, PolycovError
 from polycov.pooling.batches import Batch, read_batches
+from polycov.pooling.checks import marked
 from polycov.pooling.post.base import Post
 from polycov.pooling.post.statistics import Statistics
 
@@ -42,7 +43,7 @@ def _require_finite(rows: Tensor, before: int) -> None:
     Raises:
         NonFiniteError: if a sample has NaN or Inf.
     """
-    bad = (~rows.isfinite().all(1)).nonzero().flatten().tolist()
+    bad = marked(~rows.isfinite().all(1))
     if bad:
         samples = [before + i for i in bad[:10]]
         raise NonFiniteError(f"Cannot fit to features with NaN or Inf: samples {samples}, counted over all batches.")

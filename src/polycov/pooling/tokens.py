@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
+from polycov.pooling.checks import marked
 from polycov.pooling.transforms import is_readable
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -116,8 +117,7 @@ def _unit_weights(weights: Tensor) -> Tensor:
 
 def _first(samples: Tensor) -> list[int]:
     """The indices of the first samples that are True."""
-    indices: list[int] = samples.nonzero().flatten().tolist()
-    return indices[:10]
+    return marked(samples)[:10]
 
 
 def _weights_error(shapes: list[tuple[int, ...]], actual: str) -> PolycovError:
