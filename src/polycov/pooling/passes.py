@@ -43,9 +43,9 @@ def _require_finite(rows: Tensor, before: int) -> None:
     Raises:
         NonFiniteError: if a sample has NaN or Inf.
     """
-    bad = marked(~rows.isfinite().all(1))
-    if bad:
-        samples = [before + i for i in bad[:10]]
+    finite = rows.isfinite().all(1)
+    if not bool(finite.all()):
+        samples = [before + i for i in marked(~finite)[:10]]
         raise NonFiniteError(f"Cannot fit to features with NaN or Inf: samples {samples}, counted over all batches.")
 
 
