@@ -145,6 +145,30 @@ def test_a_sketch_follows_its_definition(vector: str, dim: int) -> None:
     np.testing.assert_allclose(module(q).numpy(), expected, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.parametrize("shape", [(1, 7, 7), (3, 16, 16), (16, 5, 9), (2, 12, 8)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_random_maclaurin_as_a_convolution_follows_the_formula(shape: tuple[int, ...], threads: int) -> None:
+    # In float32 on a CPU the products are convolutions, for which torch has one way per number of threads.
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(*shape, generator=generator)
+    weights = torch.randn(2, 700, max(shape[1:]), generator=generator).sign()
+    seen = torch.randn(shape[0], 700, generator=generator)
+    (left, right), exact = weights.double(), q.double()
+    left, right = left[:, : shape[1]], right[:, : shape[2]]
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        leaf = q.mT.contiguous().mT.requires_grad_()  # columns are contiguous
+        result = F.random_maclaurin(leaf, weights)
+        (gradient,) = torch.autograd.grad(result, leaf, seen)
+    finally:
+        torch.set_num_threads(before)
+    expected = torch.stack([((left @ matrix) * right).sum(1) for matrix in exact]) / 700**0.5
+    np.testing.assert_allclose(result.detach().numpy(), expected.numpy(), rtol=1e-5, atol=1e-5)
+    slopes = torch.stack([left.T @ (g[:, None] * right) for g in seen.double()]) / 700**0.5
+    np.testing.assert_allclose(gradient.numpy(), slopes.numpy(), rtol=1e-4, atol=1e-4)
+
+
 def test_the_functions_agree_with_their_modules() -> None:
     q = matrices()
     ts, rm, cs = TensorSketch(CHANNELS, 8), RandomMaclaurin(CHANNELS, 8), CountSketch(CHANNELS, 8)
