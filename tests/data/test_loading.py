@@ -1,3 +1,4 @@
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -6,7 +7,7 @@ import torch
 
 from fake_images import make_image
 from polycov.data.images import Files, Samples
-from polycov.data.loading import epoch_order, load_batches, load_items, seed_from
+from polycov.data.loading import KEPT, epoch_order, load_batches, load_items, seed_from
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 
@@ -57,6 +58,20 @@ def test_pixels_are_those_of_the_prepared_images(samples: Samples) -> None:
     assert (len(pixels), skipped) == (1, [4])
 
 
+def test_pixels_from_workers_stay_until_the_third_batch_after_theirs(samples: Samples) -> None:
+    preprocessing, numbers = Preprocessing(16, 16), [[i % 4] if i % 3 else [i % 4, 4, 2] for i in range(30)]
+    recent: deque[tuple[torch.Tensor, list[int]]] = deque(maxlen=KEPT)
+    reasons: list[int] = []
+    loading = load_batches(samples, preprocessing, numbers, 2, lambda i, _: reasons.append(i), pixels=True)
+    for images, labels, indices in loading:
+        recent.append((images, indices.tolist()))
+        assert labels.tolist() == [5 + i for i in indices.tolist()]
+        for pixels, which in recent:
+            assert torch.equal(pixels, torch.stack([preprocessing.pixels(samples.image(i)) for i in which]))
+    assert reasons == [4] * 10
+    assert [which for _, which in recent] == [[3, 2], [0], [1]]
+
+
 def test_pairs_of_index_and_seed_are_augmented(samples: Samples) -> None:
     preprocessing = Preprocessing(16, 32, crop="random")
     ((images, _, indices),) = load_batches(samples, preprocessing, [[(2, 11), (2, 12)]])
@@ -99,7 +114,7 @@ def test_items_are_read_as_they_come_and_unreadable_ones_are_reported_with_their
 
     preprocessing, done = Preprocessing(16, 16), 0
     loading = load_items(
-        samples.source, preprocessing, batches(), workers, lambda i, why: skipped.append((done, i, why))
+        samples.source, preprocessing, batches(), 3, workers, lambda i, why: skipped.append((done, i, why))
     )
     for images, positions in loading:
         expected = [preprocessing.pixels(samples.image(int(taken[done][i][0]))) for i in positions.tolist()]

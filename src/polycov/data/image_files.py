@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps
 
 from polycov.errors import PolycovError
 from polycov.system.files import open_regular
@@ -97,12 +97,13 @@ def _opened(content: Content) -> Iterator[Image.Image]:
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
     image.load()
-    upright = _eight_bits(ImageOps.exif_transpose(image))
+    turned = image.getexif().get(ExifTags.Base.Orientation, 1) != 1
+    upright = _eight_bits(ImageOps.exif_transpose(image) if turned else image)  # it would copy an image that is upright
     if upright.mode in ("RGBA", "LA", "PA") or "transparency" in upright.info:
         upright = upright.convert("RGBA")
         white = Image.new("RGBA", upright.size, "white")
         upright = Image.alpha_composite(white, upright)
-    return upright.convert("RGB")
+    return upright if upright.mode == "RGB" else upright.convert("RGB")
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

@@ -15,6 +15,8 @@ from polycov.errors import PolycovError
 
 Batch = tuple[Tensor, Tensor, Tensor]  # images, labels, indices
 Row = tuple[Tensor, int, int, str]  # image, label, index, why it is unreadable
+AHEAD = 2  # batches that each worker reads ahead
+KEPT = 3  # batches of pixels, the last among them, that are not overwritten yet
 
 
 class ImageDataset(Dataset[Row]):
@@ -53,6 +55,29 @@ class ItemDataset(Dataset[Row]):
             return self.preprocessing.pixels(Image.new("RGB", (size, size))), 0, index, str(error)
 
 
+class SharedPixels(Dataset[tuple[int, int, str]]):
+    """Images whose pixels are written to memory that all processes share: sending them would cost more than a copy.
+
+    There is room for some batches, and each takes the place of an older one. A key is the place of a batch, the
+    position of the image in it, and the key of the image.
+
+    Args:
+        dataset: gives pixels, (H, W, 3) in uint8.
+        size: side of the images.
+        batch_size: images of a batch, at most.
+        batches: how many batches there is room for.
+    """
+
+    def __init__(self, dataset: Dataset[Row], size: int, batch_size: int, batches: int) -> None:
+        self.dataset = dataset
+        self.pixels = torch.empty(batches, batch_size, size, size, 3, dtype=torch.uint8).share_memory_()
+
+    def __getitem__(self, key: tuple[int, int, Any]) -> tuple[int, int, str]:
+        place, position, image_key = key
+        self.pixels[place, position], label, index, reason = self.dataset[image_key]
+        return label, index, reason
+
+
 def seed_from(*parts: object) -> int:
     """Returns a seed that depends on all parts, the same on every machine."""
     return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:8], "big") >> 1
@@ -86,32 +111,38 @@ def load_batches(
         batches: the indices of the images in each batch, or pairs of index and seed of the augmentation.
         workers: additional processes that read images.
         on_unreadable: called with the index of an unreadable image and the reason; the image is skipped.
-        pixels: yield images as pixels in uint8, (B, H, W, 3), for `Preprocessing.normalise` or a `FrozenBackbone`: a
-            quarter of the memory on their way from other processes.
+        pixels: yield images as pixels in uint8, (B, H, W, 3), for `Preprocessing.normalise` or a `FrozenBackbone`. With
+            workers they are in memory that later batches reuse: use them before the third batch after theirs.
 
     Raises:
         PolycovError: on an unreadable image, without ``on_unreadable``.
         ConnectionError: if images are elsewhere and cannot be reached.
     """
-    return _load(ImageDataset(samples, preprocessing, pixels), batches, min(workers, len(batches)), on_unreadable)
+    dataset, workers = ImageDataset(samples, preprocessing, pixels), min(workers, len(batches))
+    if pixels and workers:
+        return _load_pixels(dataset, preprocessing.size, batches, max(map(len, batches)), workers, on_unreadable)
+    return _load(dataset, batches, workers, on_unreadable)
 
 
 def load_items(
     source: Source,
     preprocessing: Preprocessing,
     batches: Iterable[Sequence[Any]],
+    batch_size: int,
     workers: int,
     on_unreadable: Callable[[int, str], object],
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields the pixels of batches of images, in uint8, (B, H, W, 3), with their positions in the batch, (B,).
 
     The processes that read images go on from one batch to the next for as long as there are any; batches are taken
-    somewhat ahead of those that are yielded.
+    somewhat ahead of those that are yielded. With workers, pixels are in memory that later batches reuse: use them
+    before the third batch after theirs.
 
     Args:
         source: where images come from.
         preprocessing: applied to each image, but for normalising.
         batches: the items of the images in each batch, in any number.
+        batch_size: images of a batch, at most.
         workers: additional processes that read images.
         on_unreadable: called with the position of an unreadable image and the reason, before its batch is yielded
             without it.
@@ -119,9 +150,12 @@ def load_items(
     Raises:
         ConnectionError: if images are elsewhere and cannot be reached.
     """
-    keys = (list(enumerate(batch)) for batch in batches)
-    for images, _, positions in _load(ItemDataset(source, preprocessing), keys, workers, on_unreadable):
-        yield images, positions
+    dataset, keys = ItemDataset(source, preprocessing), (list(enumerate(batch)) for batch in batches)
+    if workers:
+        loading = _load_pixels(dataset, preprocessing.size, keys, batch_size, workers, on_unreadable)
+    else:
+        loading = _load(dataset, keys, 0, on_unreadable)
+    return ((images, positions) for images, _, positions in loading)
 
 
 def _load(
@@ -131,23 +165,61 @@ def _load(
     on_unreadable: Callable[[int, str], object] | None,
 ) -> Iterator[Batch]:
     """The batches of a dataset by their keys, without unreadable images."""
-    loader: DataLoader[Row] = DataLoader(
-        dataset,
-        batch_sampler=batches,  # type: ignore[arg-type]
-        num_workers=workers,
-        pin_memory=torch.cuda.is_available(),
-    )
-    for images, labels, indices, reasons in _without_traceback(loader):
-        unreadable = [i for i, reason in enumerate(reasons) if reason]
-        for i in unreadable:
-            if on_unreadable is None:
-                raise PolycovError(reasons[i])
-            on_unreadable(int(indices[i]), reasons[i])
-        kept = [i for i, reason in enumerate(reasons) if not reason] if unreadable else slice(None)
+    for images, labels, indices, reasons in _collated(dataset, batches, workers):
+        kept = _readable(indices, reasons, on_unreadable)
         yield images[kept], labels[kept], indices[kept]
 
 
-def _without_traceback(loader: "DataLoader[Row]") -> Iterator[Any]:
+def _load_pixels(
+    dataset: Dataset[Row],
+    size: int,
+    batches: Iterable[Sequence[Any]],
+    batch_size: int,
+    workers: int,
+    on_unreadable: Callable[[int, str], object] | None,
+) -> Iterator[Batch]:
+    """The same for pixels, in shared memory."""
+    room = AHEAD * workers + KEPT
+    shared = SharedPixels(dataset, size, batch_size, room)
+    keys = ([(number % room, i, key) for i, key in enumerate(batch)] for number, batch in enumerate(batches))
+    for number, rows in enumerate(_collated(shared, keys, workers, collate=list)):
+        labels, indices, reasons = zip(*rows, strict=True)
+        kept = _readable(indices, reasons, on_unreadable)
+        pixels = shared.pixels[number % room, : len(rows)]
+        yield pixels[kept], torch.tensor(labels)[kept], torch.tensor(indices)[kept]
+
+
+def _readable(
+    indices: Sequence[int] | Tensor, reasons: Sequence[str], on_unreadable: Callable[[int, str], object] | None
+) -> slice | list[int]:
+    """The rows of a batch that are readable; the others are reported."""
+    unreadable = [i for i, reason in enumerate(reasons) if reason]
+    for i in unreadable:
+        if on_unreadable is None:
+            raise PolycovError(reasons[i])
+        on_unreadable(int(indices[i]), reasons[i])
+    return [i for i, reason in enumerate(reasons) if not reason] if unreadable else slice(None)
+
+
+def _collated(
+    dataset: Dataset[Any],
+    batches: Iterable[Sequence[Any]],
+    workers: int,
+    collate: Callable[[list[Any]], Any] | None = None,
+) -> Iterator[Any]:
+    """The batches of a dataset, collated by torch, or otherwise: sending a tensor takes a file, a list does not."""
+    loader: DataLoader[Any] = DataLoader(
+        dataset,
+        batch_sampler=batches,  # type: ignore[arg-type]
+        num_workers=workers,
+        collate_fn=collate,
+        prefetch_factor=AHEAD if workers else None,
+        pin_memory=torch.cuda.is_available(),
+    )
+    return _without_traceback(loader)
+
+
+def _without_traceback(loader: "DataLoader[Any]") -> Iterator[Any]:
     """The batches; a network error comes without the traceback that a worker adds to its text."""
     try:
         yield from loader

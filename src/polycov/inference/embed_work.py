@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from polycov.data.anywhere import Anywhere, Item, item_name
@@ -48,6 +47,23 @@ class Part:
     names: list[str]
     features: Array
     scales: Array | None
+    skipped: dict[str, str]
+    images: int
+
+
+@dataclass(frozen=True)
+class Read:
+    """A batch of images that were read, of those that a part begins with.
+
+    Attributes:
+        shard: that it belongs to.
+        names: of the images that can be read.
+        skipped: those that cannot, with the reasons.
+        images: how many there are of both.
+    """
+
+    shard: int
+    names: list[str]
     skipped: dict[str, str]
     images: int
 
@@ -107,12 +123,20 @@ class EmbedImages(Work[ShardTask, Part]):
                 raise PolycovError(f"{reason} Skip such images with {SKIP}.")
             skipped[ahead[0][1][position]] = reason
 
-        workers = min(options.runtime.workers, -(-self.count // options.batch_size))
-        for images, positions in load_items(Anywhere(), embedder.preprocessing, batches(), workers, skip):
-            shard, names = ahead.popleft()
-            features, scales = self._features(images, embedder)
-            yield Part(shard, [names[i] for i in positions.tolist()], features, scales, dict(skipped), len(names))
-            skipped.clear()
+        def read() -> Iterator[tuple[Tensor, Read]]:
+            workers = min(options.runtime.workers, -(-self.count // options.batch_size))
+            loading = load_items(Anywhere(), embedder.preprocessing, batches(), options.batch_size, workers, skip)
+            for images, positions in loading:
+                shard, names = ahead.popleft()
+                yield (
+                    images.to(self._device),
+                    Read(shard, [names[i] for i in positions.tolist()], dict(skipped), len(names)),
+                )
+                skipped.clear()
+
+        for features, batch in embedder.stream(read()):
+            codes, scales = self._stored(features)
+            yield Part(batch.shard, batch.names, codes, scales, batch.skipped, batch.images)
 
     def _ready(self) -> Embedder:
         if self._embedder is None:
@@ -131,12 +155,11 @@ class EmbedImages(Work[ShardTask, Part]):
             self._frozen = True
         return self._embedder
 
-    @torch.inference_mode()
-    def _features(self, images: Tensor, embedder: Embedder) -> tuple[Array, Array | None]:
+    def _stored(self, features: Tensor) -> tuple[Array, Array | None]:
         """Features as they are stored, and their scales if they have any."""
         dtype = self.options.dtype
-        if not len(images):
-            none = np.zeros((0, embedder.pool.out_features), dtype)
+        if not len(features):
+            none = np.zeros(tuple(features.shape), dtype)
             return none, np.zeros(0, np.float32) if dtype == "int8" else None
-        codes, scale = quantize(embedder(images.to(self._device)).cpu(), dtype)
+        codes, scale = quantize(features.cpu(), dtype)
         return codes.numpy(), None if scale is None else scale.numpy()

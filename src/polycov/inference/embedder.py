@@ -1,8 +1,9 @@
 """What turns images into compact features: the layers of a trained model, or a pool on a pretrained backbone."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from polycov.engines.engine import EngineOptions
 from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone, input_size
 from polycov.models.backends.frozen import Backend, FrozenBackbone
-from polycov.models.head import PoolingHead
+from polycov.models.head import PoolingHead, reduce_features
 from polycov.models.model import Model
 from polycov.models.model_folder import ModelFolder
 from polycov.models.tensors import digest
@@ -26,6 +27,7 @@ from polycov.training.config import ImageOptions, NetworkOptions, RuntimeOptions
 from polycov.training.features import build_backbone
 
 DEFAULT_SIZE = 320
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,23 @@ def resolved_source(source: str) -> str:
     return str(Path(source).resolve()) if ModelFolder(source).config.is_file() else source
 
 
+class ReducedPool(nn.Module):
+    """Local features → the reduction of a head → its pool.
+
+    Args:
+        head: the head.
+    """
+
+    def __init__(self, head: PoolingHead) -> None:
+        super().__init__()
+        self.reduction, self.pool = head.reduction, head.pool
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Returns the pooled features, (B, D), of maps (B, C, H, W) or tokens (B, N, C)."""
+        pooled: Tensor = self.pool(reduce_features(self.reduction, features))
+        return pooled
+
+
 class Embedder:
     """From prepared images to features: the layers of a trained model, or a pool on a pretrained backbone.
 
@@ -84,26 +103,27 @@ class Embedder:
     def __init__(
         self, backbone: Backbone, pool: Pool, preprocessing: Preprocessing, head: PoolingHead | None = None
     ) -> None:
-        self.local_features = FrozenBackbone(backbone, images=0, preprocessing=preprocessing)
-        self.backbone, self.pool, self.preprocessing, self.head = backbone, pool, preprocessing, head
+        self.backbone, self.pool, self.preprocessing = backbone, pool, preprocessing
+        self.then = pool if head is None else ReducedPool(head)
+        self._frozen = self._freeze("auto", images=0)
         parts = [backbone, pool, *([head.reduction] if head is not None else [])]
         self.digest = digest(nn.ModuleList(parts).state_dict())
 
     def __call__(self, images: Tensor) -> Tensor:
         """Returns the features of prepared images, or of pixels in uint8, (B, H, W, 3), as (B, D)."""
-        (features,) = self.local_features(images)
-        return self.pool(features if self.head is None else self.head.reduce(features))
+        (features,) = self._frozen(images)
+        return features
+
+    def stream(self, batches: Iterable[tuple[Tensor, T]]) -> Iterator[tuple[Tensor, T]]:
+        """Yields the features of batches, in order, with what came beside each; see `FrozenBackbone.stream`."""
+        return ((features, beside) for (features,), beside in self._frozen.stream(batches))
 
     def freeze(self, backend: Backend, *, images: int, batch_size: int, progress: Progress = SILENT) -> None:
-        """Lets a backend run the backbone from now on; see `FrozenBackbone`."""
-        self.local_features = FrozenBackbone(
-            self.backbone,
-            backend,
-            images=images,
-            batch_size=batch_size,
-            preprocessing=self.preprocessing,
-            progress=progress,
-        )
+        """Lets a backend compute from now on; see `FrozenBackbone`."""
+        self._frozen = self._freeze(backend, images=images, batch_size=batch_size, progress=progress)
+
+    def _freeze(self, backend: Backend, **options: Any) -> FrozenBackbone:
+        return FrozenBackbone(self.backbone, backend, then=self.then, preprocessing=self.preprocessing, **options)
 
 
 def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:

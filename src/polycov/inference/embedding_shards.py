@@ -72,7 +72,7 @@ def fill_shard(path: Path, kind: ShardFormat, shard: Shard) -> None:
     if shard.scales is not None:
         table["scale"] = pa.array(shard.scales)
     notes = {} if shard.embedding is None else {_EMBEDDING: shard.embedding.encode()}
-    pq.write_table(pa.table(table, metadata=notes), path, write_page_checksum=True)
+    pq.write_table(pa.table(table, metadata=notes), path, write_page_checksum=True, use_dictionary=False)
 
 
 def read_shard(path: Path) -> Shard:

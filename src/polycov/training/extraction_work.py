@@ -106,9 +106,10 @@ class ExtractFeatures(Work[Share, FeatureBatch]):
     def __call__(self, tasks: Iterable[Share]) -> Iterator[FeatureBatch]:
         """Yields features batch by batch; networks are in evaluation mode."""
         for share in tasks:
-            for images, which in self.images(share.samples):
+            network, _ = self._prepared()
+            for outputs, which in network.stream(self.images(share.samples)):
                 with torch.inference_mode():
-                    values = zip(self.features(images), self.bases, strict=True)
+                    values = zip(self._stored(outputs), self.bases, strict=True)
                     encoded = [encode(features, basis) for features, basis in values]
                 yield FeatureBatch([share.indices[i] for i in which], encoded)
 
@@ -125,9 +126,16 @@ class ExtractFeatures(Work[Share, FeatureBatch]):
 
     def features(self, images: Tensor) -> list[Tensor]:
         """Returns what goes into each store, from one pass through the network: local features, pools, the rest."""
+        network, _ = self._prepared()
+        return self._stored(network(images))
+
+    def _prepared(self) -> tuple[FrozenBackbone, list[Pool]]:
         self._ready = self._ready or (self._freeze(), self._make_pools())
-        network, pools = self._ready
-        features, *final = network(images)
+        return self._ready
+
+    def _stored(self, outputs: list[Tensor]) -> list[Tensor]:
+        """What goes into each store, of the outputs of the network."""
+        (features, *final), (_, pools) = outputs, self._prepared()
         local, last = self.split_tokens(features)
         last += [average(maps_to_tokens(x))[:, None] for x in final]
         return [local, *(pool(local)[:, None] for pool in pools), *last]

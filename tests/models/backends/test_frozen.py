@@ -1,6 +1,8 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -10,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from polycov.data.transforms import Preprocessing
-from polycov.errors import MissingDependencyError
+from polycov.errors import MissingDependencyError, NonFiniteError
 from polycov.models.backbones import Backbone
 from polycov.models.backends import engines, frozen
 from polycov.models.backends.frozen import FEW, TOLERANCE, Backend, FrozenBackbone, StageAndLast, relative_distance
+from polycov.pooling.methods import create_pool
 from polycov.progress import LogProgress
 
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -148,10 +151,20 @@ def test_what_cannot_be_compiled_runs_on_torch_and_says_so() -> None:
     assert "openvino cannot run this backbone" in lines[0]
 
 
+class Wrong:
+    """An engine that computes something else."""
+
+    def __init__(self, network: nn.Module, factor: float) -> None:
+        self.name, self.network, self.factor = "wrong", network, factor
+
+    def start(self, images: Tensor) -> Any:
+        return lambda: [self.factor * self.network(images)]
+
+
 @pytest.mark.parametrize("wrong", [1 + 2 * TOLERANCE, float("nan")])
 def test_an_engine_that_disagrees_is_not_used(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
     network, x = backbone("test_resnet"), images(2, 64)
-    monkeypatch.setattr(frozen, "Engine", lambda name, network, example: lambda images: [wrong * network(images)])
+    monkeypatch.setattr(frozen, "Engine", lambda name, network, example: Wrong(network, wrong))
     lines: list[str] = []
     compiled = FrozenBackbone(network, "onnxruntime", progress=LogProgress(lines.append))
     with torch.inference_mode():
@@ -177,6 +190,73 @@ def test_engines_use_as_many_threads_as_torch(monkeypatch: pytest.MonkeyPatch) -
     for backend in ("onnxruntime", "openvino"):
         engines.Engine(backend, nn.Identity(), torch.zeros(1, 3, 8, 8))
     assert seen == [torch.get_num_threads()] * 2
+
+
+POOLED: list[tuple[Backend, str, str]] = [
+    ("torch", "ipccp-ts", "torch with BatchNorm folded"),
+    ("openvino", "ipccp-ts", "openvino {} with the pool"),
+    ("openvino", "average", "openvino {} with the pool"),
+    ("onnxruntime", "covariance | sqrt_minimax(9) | triu", "onnxruntime {} with the pool"),
+    ("openvino", "mpn-cov", "openvino {}"),  # needs eigenvalues
+    ("onnxruntime", "covariance | sqrt(9) | triu", "onnxruntime {}"),  # computed in float64
+]
+
+
+@pytest.mark.parametrize(
+    ("backend", "spec", "name"),
+    [pytest.param(*case, marks=[] if case[0] == "torch" else pytest.mark.slow) for case in POOLED],
+)
+def test_what_follows_the_network_is_computed_too(backend: Backend, spec: str, name: str) -> None:
+    network, x = backbone("test_resnet"), images(9, 64)
+    pool = create_pool(spec, network.num_features).eval()
+    with torch.inference_mode():
+        expected = [pool(network(x))]
+    compiled = FrozenBackbone(network, backend, then=pool, batch_size=4)
+    assert relative_distance(compiled(x), expected) < TOLERANCE
+    assert compiled.name == name.format(version(backend))
+    streamed = list(compiled.stream((part, len(part)) for part in x.split(2)))
+    assert [count for _, count in streamed] == [2, 2, 2, 2, 1]
+    assert relative_distance([torch.cat([y for (y,), _ in streamed])], expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("openvino", marks=pytest.mark.slow)])
+def test_features_that_are_not_finite_are_reported_as_plain_torch_does(backend: Backend) -> None:
+    network, x = nn.Conv2d(3, 16, 8, 8).eval(), images(5, 64)
+    compiled = FrozenBackbone(network, backend, then=create_pool("ipccp-ts", 16).eval())
+    compiled(x)
+    x[3] *= 3e38  # its features are infinite
+    with pytest.raises(NonFiniteError, match=r"1 of 5 samples have NaN or Inf \(samples \[3\]\)"):
+        compiled(x)
+
+
+@pytest.mark.parametrize("backend", ["torch", pytest.param("onnxruntime", marks=pytest.mark.slow)])
+def test_a_stream_begins_a_batch_before_it_waits_and_leaves_the_threads_as_they_were(backend: Backend) -> None:
+    compiled = FrozenBackbone(backbone("test_resnet"), backend, batch_size=2)
+    taken: list[int] = []
+
+    def batches() -> Iterator[tuple[Tensor, int]]:
+        for i in range(4):
+            taken.append(i)
+            yield images(2, 64), i
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        stream = compiled.stream(batches())
+        assert next(stream)[1] == 0
+        assert taken == [0, 1]
+        assert torch.get_num_threads() == (2 if backend == "torch" else 1)
+        assert [i for _, i in stream] == [1, 2, 3]
+        assert torch.get_num_threads() == 2
+        stream = compiled.stream(batches())
+        next(stream)
+        stream.close()
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ZeroDivisionError):
+            list(compiled.stream((x, 1 // i) for x, i in ((images(2, 64), 1), (images(2, 64), 0))))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 SIGNAL_AFTER_TWO = """

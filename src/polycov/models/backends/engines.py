@@ -2,8 +2,10 @@
 
 import importlib
 import sys
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -17,6 +19,7 @@ from torch import Tensor, nn
 Outputs = list[Tensor]
 Array = np.ndarray[Any, Any]
 Run = Callable[[Array], list[Array]]
+Start = Callable[[Array], Callable[[], list[Array]]]  # begins with images, and returns what waits for the outputs
 INSTALL = "Install with: pip install 'polycov[fast]'"
 NEEDS = {"onnxruntime": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("onnx", "onnxscript", "openvino")}
 
@@ -42,14 +45,26 @@ class Engine:
 
     def __init__(self, name: str, network: nn.Module, example: Tensor, precision: str = "f32") -> None:
         self.name, threads = f"{name} {version(name)}", torch.get_num_threads()
+        self._start: Start
         if name == "onnxruntime":
-            self._run = _in_batches(_onnxruntime(_as_onnx(network, example), threads), len(example))
+            self._start = _beside(_in_batches(_onnxruntime(_as_onnx(network, example), threads), len(example)))
         else:
-            self._run = _openvino(_as_onnx(network, example[:1]), threads, precision)
+            self._start = _openvino(_as_onnx(network, example[:1]), threads, precision)
 
     def __call__(self, images: Tensor) -> Outputs:
         """Returns the outputs for images like the example, with any B."""
-        return [torch.from_numpy(output) for output in self._run(images.contiguous().numpy())]
+        return self.start(images)()
+
+    def start(self, images: Tensor) -> Callable[[], Outputs]:
+        """Begins with images, and returns what waits for their outputs; batches are computed in their order."""
+        wait = self._start(images.contiguous().numpy())
+        return lambda: [torch.from_numpy(output) for output in wait()]
+
+
+def _beside(run: Run) -> Start:
+    """Runs in a thread of its own."""
+    thread = ThreadPoolExecutor(1)
+    return lambda images: thread.submit(run, images).result
 
 
 def _in_batches(run: Run, size: int) -> Run:
@@ -110,10 +125,11 @@ def _openvino_core() -> Any:
     return import_openvino().Core()
 
 
-def _openvino(model: bytes, threads: int, precision: str) -> Run:
+def _openvino(model: bytes, threads: int, precision: str) -> Start:
     """Runs a network compiled for one image: as many images at a time as there are threads, each on one of them.
 
-    The activations of one image stay in the cache of a core, and no thread waits for another within a layer.
+    The activations of one image stay in the cache of a core, and no thread waits for another within a layer. The
+    threads are Python's, not those of an AsyncInferQueue: a request that is freed by its own callback never ends.
     """
     options = {
         "INFERENCE_PRECISION_HINT": precision,  # bfloat16 is its choice where the CPU has it
@@ -124,19 +140,24 @@ def _openvino(model: bytes, threads: int, precision: str) -> Run:
     core = _openvino_core()
     compiled = core.compile_model(core.read_model(model), "CPU", options)
     shapes = [tuple(output.shape)[1:] for output in compiled.outputs]
-    queue = import_openvino().AsyncInferQueue(compiled, 2 * threads)
+    workers, own = ThreadPoolExecutor(threads), threading.local()
 
-    def run(images: Array) -> list[Array]:
+    def compute(images: Array, i: int, outputs: list[Array]) -> None:
+        if not hasattr(own, "request"):
+            own.request = compiled.create_infer_request()
+        own.request.infer({0: images[i : i + 1]}, share_inputs=True, share_outputs=True)
+        for k, output in enumerate(outputs):
+            output[i] = own.request.get_output_tensor(k).data[0]
+
+    def start(images: Array) -> Callable[[], list[Array]]:
         outputs = [np.empty((len(images), *shape), np.float32) for shape in shapes]
+        computed = [workers.submit(compute, images, i, outputs) for i in range(len(images))]
 
-        def keep(request: Any, i: int) -> None:
-            for k, output in enumerate(outputs):
-                output[i] = request.get_output_tensor(k).data[0]
+        def wait() -> list[Array]:
+            for image in computed:
+                image.result()
+            return outputs
 
-        queue.set_callback(keep)
-        for i in range(len(images)):
-            queue.start_async({0: images[i : i + 1]}, i, share_inputs=True)
-        queue.wait_all()
-        return outputs
+        return wait
 
-    return run
+    return start
