@@ -89,6 +89,8 @@ class _CentredRows(SampleFunction):
 
 def _centre(rows: Tensor, mask: Tensor | None) -> Tensor:
     """Rows minus their mean, in place; hidden ones are zeros, and remain so."""
+    if mask is None:
+        return rows.sub_(rows.mean(1, keepdim=True))
     return hide(rows.sub_(rows.sum(1, keepdim=True) / count_tokens(rows, mask)[:, None, None]), mask)
 
 

@@ -248,7 +248,8 @@ class SecondOrderPool(Pool):
             self.moment.out_channels,
             dtype=tokens.dtype,
             device=tokens.device.type,
-            gradient=differentiable or any(map(needs_gradient, (tokens, *self.moment.parameters()))),
+            gradient=differentiable
+            or (torch.is_grad_enabled() and any(map(needs_gradient, (tokens, *self.moment.parameters())))),
             route="covariance" if differentiable or "gram" not in self.routes else self.route,
         )
 
@@ -289,5 +290,6 @@ def _scaled(vector: Tensor, scale: Tensor | None, power: float) -> Tensor:
     """Returns vector · scale^power, in steps: the power may leave the range of the dtype where the product does not."""
     steps = 0 if scale is None else math.ceil(power)
     for _ in range(steps):
-        vector = vector * (scale ** (power / steps)).unsqueeze(-1).to(vector.dtype)  # type: ignore[operator]
+        factor = scale if power == steps else scale ** (power / steps)  # type: ignore[operator]
+        vector = vector * factor.unsqueeze(-1).to(vector.dtype)  # type: ignore[union-attr]
     return vector

@@ -76,7 +76,7 @@ def symmetric_product(a: Tensor, b: Tensor, block: int | None = None) -> Symmetr
     size = a.shape[-1]
     count = count_blocks(size, a.device.type, block)
     left, right = ([x.narrow(2, *columns) for columns in _ranges(size, count)] for x in (a, b))
-    return Symmetric([left[i].mT @ right[j] for i in range(count) for j in range(i, count)], count)
+    return Symmetric([torch.bmm(left[i].mT, right[j]) for i in range(count) for j in range(i, count)], count)
 
 
 def gram(rows: Tensor) -> Tensor:
@@ -122,7 +122,7 @@ def anticommutator(a: Symmetric, b: Symmetric) -> Symmetric:
 def _entry(a: Symmetric, b: Symmetric, row: int, column: int, total: Symmetric | None = None) -> Tensor:
     """A block of A B, or of total + A B."""
     left, right = a.at(row, 0), b.at(0, column)
-    block = left @ right if total is None else add_product(total.at(row, column), left, right)
+    block = torch.bmm(left, right) if total is None else add_product(total.at(row, column), left, right)
     for k in range(1, a.count):
         block = add_product(block, a.at(row, k), b.at(k, column))
     return block
@@ -135,12 +135,10 @@ def combine(constant: float, *terms: tuple[float, Symmetric]) -> Symmetric:
     for i in range(x.count):
         for j in range(i, x.count):
             block = x.at(i, j)
-            if constant and i == j:
-                eye = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
-                block = torch.add(eye.mul_(constant), block, alpha=first)
-            else:
-                block = first * block
+            block = first * block
             for coefficient, y in rest:
                 block = torch.add(block, y.at(i, j), alpha=coefficient)
+            if constant and i == j:
+                block.diagonal(dim1=1, dim2=2).add_(constant)
             blocks.append(block)
     return Symmetric(blocks, x.count)

@@ -1,7 +1,7 @@
 """A backbone that is not trained, run by the fastest engine that computes the same."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -144,7 +144,7 @@ class FrozenBackbone:
                 self._start, self._kind = self._choose(images), kind
         return self._start(images) if kind == self._kind else self._eager(images)
 
-    def stream(self, batches: Iterable[tuple[Tensor, T]]) -> Iterator[tuple[Outputs, T]]:
+    def stream(self, batches: Iterable[tuple[Tensor, T]]) -> Generator[tuple[Outputs, T], None, None]:
         """Yields the outputs for batches of images, in order, with what came beside each.
 
         A batch is begun before the last one is waited for. While an engine computes on all cores, torch uses one: its

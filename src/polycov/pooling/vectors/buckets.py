@@ -53,7 +53,7 @@ class _BucketSum(SampleFunction):
             return sums.scatter_add_(1, bucket.expand_as(x), x)[:, :-1].contiguous()
         padded = nn.functional.pad(x, (0, 1))  # entry M is the zero that pads the table
         entries = padded.index_select(1, table.flatten())
-        return entries.view(x.shape[0], *table.shape).sum(1)
+        return entries if len(table) == 1 else entries.view(x.shape[0], *table.shape).sum(1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -125,6 +125,7 @@ class BucketMap(Vector):
     bucket: Tensor
     table: Tensor
     sign: Tensor
+    sign_off: Tensor
 
     def __init__(self, channels: Channels, out_features: int) -> None:
         super().__init__(channels, out_features)
@@ -136,10 +137,8 @@ class BucketMap(Vector):
 
     def weight(self, dtype: torch.dtype) -> Tensor:
         """Returns the weight of each entry, (C₁C₂,): its sign, times √2 off the diagonal of a symmetric matrix."""
-        if not self.symmetric:
-            return self.sign.to(dtype)
-        off = ~torch.eye(self.sides[0], dtype=torch.bool, device=self.sign.device).flatten()
-        return self.sign.to(dtype) * root_two(off, dtype)
+        sign = self.sign.to(dtype)
+        return torch.add(sign, self.sign_off, alpha=2.0**0.5 - 1) if self.symmetric else sign
 
     def build(self) -> None:
         """Builds the tables; call it once the buffers exist."""
@@ -147,6 +146,9 @@ class BucketMap(Vector):
         self.register_buffer("bucket", bucket, persistent=False)
         self.register_buffer("table", bucket_table(bucket, self.out_features), persistent=False)
         self.register_buffer("sign", sign.to(torch.int8), persistent=False)  # not float, so that `half` leaves it
+        off = self.sign.clone()
+        off[:: self.sides[1] + 1] = 0
+        self.register_buffer("sign_off", off, persistent=False)  # of symmetric matrices: 0 on the diagonal
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -1,17 +1,19 @@
 """Random Maclaurin features of a matrix."""
 
 import math
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from polycov.errors import positive_int, true_or_false
 from polycov.pooling.registry import register
-from polycov.pooling.transforms import is_batched, is_readable
+from polycov.pooling.transforms import SampleFunction, call, has_derivative, is_batched, is_readable
 from polycov.pooling.vectors.base import MOST_DIMENSIONS, Channels, Vector
 from polycov.pooling.vectors.buckets import random_signs
 
-BLOCK = 512  # dimensions computed at a time, so that no (B, D, C) tensor is made
+BLOCK = 256  # dimensions computed at a time, so that no (B, D, C) tensor is made
 
 
 def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
@@ -32,13 +34,77 @@ def random_maclaurin(matrix: Tensor, weights: Tensor) -> Tensor:
         >>> random_maclaurin(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]]), torch.ones(2, 1, 2))
         tensor([[10.]])
     """
-    left, right = _halves(weights.to(matrix.dtype), matrix.shape[1], matrix.shape[2])
-    in_place = not (weights.requires_grad or is_batched(weights))  # saves memory, and with it time
-    blocks = []
-    for a, b in zip(left.split(BLOCK), right.split(BLOCK), strict=True):
-        product, a = _times_shared(matrix, b), a.mT.contiguous()
-        blocks.append((product.mul_(a) if in_place else product * a).sum(1))
-    return torch.cat(blocks, 1) / weights.shape[1] ** 0.5
+    if is_batched(weights) or has_derivative(weights):
+        return _features(matrix, weights, in_place=False)
+    result: Tensor = call(_FixedMaps, matrix, weights)
+    return result
+
+
+def _features(matrix: Tensor, weights: Tensor, *, in_place: bool) -> Tensor:
+    features = []
+    for left, right in _blocks(weights, matrix.dtype, matrix.shape[1:]):
+        product, signs = _times_shared(matrix, right), left.mT.contiguous()
+        features.append((product.mul_(signs) if in_place else product * signs).sum(1))
+    return torch.cat(features, 1) / weights.shape[1] ** 0.5
+
+
+class _FixedMaps(SampleFunction):
+    """The features for weights without a derivative: linear, so that nothing needs to be stored but the weights."""
+
+    shared = (1,)
+
+    @staticmethod
+    def forward(matrix: Tensor, weights: Tensor) -> Tensor:
+        return _features(matrix, weights, in_place=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        matrix, weights = inputs
+        ctx.sides = matrix.shape[1:]
+        ctx.save_for_backward(weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return call(_Adjoint, grad, *ctx.saved_tensors, ctx.sides), None
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor, *_: None) -> Tensor:
+        result: Tensor = call(_FixedMaps, direction, *ctx.saved_tensors)
+        return result
+
+
+class _Adjoint(SampleFunction):
+    """Σ_j g_j w₁ⱼ w₂ⱼᵀ / √D, (B, D) → (B, C₁, C₂)."""
+
+    shared = (1,)
+
+    @staticmethod
+    def forward(grad: Tensor, weights: Tensor, sides: Sequence[int]) -> Tensor:
+        total, factor = grad.new_zeros(len(grad), *sides), weights.shape[1] ** -0.5
+        blocks = _blocks(weights, grad.dtype, sides)
+        for (left, right), part in zip(blocks, (grad * factor).split(BLOCK, 1), strict=True):
+            total += _times_shared(left.mT * part.unsqueeze(1), right.mT)
+        return total
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+        ctx.sides = inputs[2]
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return call(_FixedMaps, grad, *ctx.saved_tensors), None, None
+
+    @staticmethod
+    def tangent(ctx: Any, direction: Tensor, *_: None) -> Tensor:
+        result: Tensor = call(_Adjoint, direction, *ctx.saved_tensors, ctx.sides)
+        return result
+
+
+def _blocks(weights: Tensor, dtype: torch.dtype, sides: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields W₁ and W₂ for some dimensions at a time, for matrices with these many rows and columns."""
+    left, right = _halves(weights.to(dtype), *sides)
+    return zip(left.split(BLOCK), right.split(BLOCK), strict=True)
 
 
 def _times_shared(matrix: Tensor, weights: Tensor) -> Tensor:
