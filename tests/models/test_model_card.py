@@ -31,7 +31,7 @@ def test_a_card_states_what_is_known(model: polycov.Model) -> None:
     assert "| data | trees: 3 classes; images: 18 train, 6 val, 12 test |" in text
     assert "75.00% on 12 test images (95 % interval: 46.8% to 91.1%)" in text
     assert "`ipccp-fit`" in text
-    assert r"covariance \| sqrt(5) \| count_sketch(8192) \| project(8)" in text
+    assert r"covariance \| sqrt(5) \| count_sketch(8192, least=8) \| project(8)" in text
     assert "8 dimensions from 12 channels, seed 0" in text
     assert "Classes: oak, ash, elm" in text
 

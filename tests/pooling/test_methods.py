@@ -32,11 +32,11 @@ def test_methods_have_the_specs_of_the_literature() -> None:
         "ipccp-rm": "covariance | sqrt(5) | random_maclaurin(64)",
         "ipccp-cs": "covariance | sqrt(5) | count_sketch(64)",
         "ipccp-rot": "covariance | sqrt(5) | rotated(64)",
-        "ipccp-fit": "covariance | sqrt(5) | count_sketch(8192) | project(64)",
+        "ipccp-fit": "covariance | sqrt(5) | count_sketch(8192, least=64) | project(64)",
         "mean-cov": "[average, covariance | sqrt(5) | triu] | balance(1, 2)",
-        "mean-cov-fit": "[average, covariance | sqrt(5) | count_sketch(8192)] | balance(1, 2) | "
+        "mean-cov-fit": "[average, covariance | sqrt(5) | count_sketch(8192, least=64)] | balance(1, 2) | "
         "project(64, fit=classes)",
-        "auto-fit": "[average, covariance | sqrt_minimax(9) | count_sketch(32768)] | balance(fit=classes) | "
+        "auto-fit": "[average, covariance | sqrt_minimax(9) | count_sketch(32768, least=512)] | balance(fit=classes) | "
         "project(512, fit=classes, shrinkage=auto)",
         "taylor-sqrt": "covariance | sqrt_taylor(11) | triu",
         "pade-sqrt": "covariance | sqrt_pade(5) | triu",

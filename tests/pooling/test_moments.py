@@ -9,6 +9,7 @@ import torch
 import polycov
 from polycov import create_pool
 from polycov import functional as F
+from polycov.pooling.moments import scaled_covariance
 from polycov.pooling.registry import Stage
 from samples import features
 
@@ -46,6 +47,15 @@ def test_rows_stay_close_to_one_at_any_scale(stage: Stage) -> None:
     assert (rows.abs().amax((1, 2)) > 0.1).all()
     function = getattr(F, "covariance" if stage.name == "dropcov" else stage.name)  # no channel is dropped
     torch.testing.assert_close(rows * scale[:, None, None], function(x))
+
+
+@pytest.mark.parametrize("exponent", [-60, -29, 0, 25, 32, 60])
+def test_whether_rows_need_scaling_changes_no_digit(exponent: int) -> None:
+    x, factor = features(4, 7, 3, dtype=torch.float32), 2.0**exponent
+    (rows, scale), (others, other_scale) = scaled_covariance(x), scaled_covariance(x * factor)
+    assert torch.equal(others * other_scale[:, None, None], rows * scale[:, None, None] * factor)
+    pool = polycov.create_pool("ipccp-ts", 3, dim=8)
+    assert torch.equal(pool(x * factor), pool(x) * factor)
 
 
 def test_second_moment_is_twice_differentiable() -> None:

@@ -48,7 +48,19 @@ def test_symmetric_products_are_those_of_whole_matrices(size: int) -> None:
     a, b = random(size), random(size, 1)
     torch.testing.assert_close(join(product(cut(a), cut(a @ a))), a @ a @ a)
     torch.testing.assert_close(join(product(cut(a), cut(a @ a), cut(b.clone()))), b + a @ a @ a)
+    torch.testing.assert_close(join(product(cut(a), cut(a @ a), cut(b.clone()), factor=0.5)), b + 0.5 * a @ a @ a)
+    torch.testing.assert_close(join(product(cut(a), cut(a @ a), cut(b), 3.0, 0.5)), 3 * b + 0.5 * a @ a @ a)
     torch.testing.assert_close(join(anticommutator(cut(a), cut(b))), a @ b + b @ a)
+    torch.testing.assert_close(join(anticommutator(cut(a), cut(b), cut(a @ a), 3.0)), 3 * a @ a + a @ b + b @ a)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_total_with_a_weight_is_left_as_it_is(size: int) -> None:
+    a, b = random(size), random(size, 1)
+    total = cut(b.clone())
+    product(cut(a), cut(a), total, 1.0)
+    anticommutator(cut(a), cut(a), total)
+    assert torch.equal(join(total), b)
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -151,7 +151,7 @@ def test_the_squared_error_is_that_to_the_indicators() -> None:
     outputs = torch.randn(30, 7, dtype=torch.float64)
     labels = torch.arange(30) % 7
     naive = float((outputs - torch.eye(7, dtype=torch.float64)[labels]).square().mean())
-    assert squared_error(outputs, labels) == pytest.approx(naive * outputs.numel(), rel=1e-12)
+    assert float(squared_error(outputs, labels)) == pytest.approx(naive * outputs.numel(), rel=1e-12)
 
 
 def test_the_scale_of_many_images_is_computed_in_parts() -> None:

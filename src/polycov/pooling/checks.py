@@ -1,5 +1,7 @@
 """Checks of seeds and of samples."""
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -40,7 +42,7 @@ def check_finite(x: Tensor, what: str, dtype: torch.dtype) -> None:
     Raises:
         NonFiniteError: if it has.
     """
-    if x.sum().isfinite():  # a single number, several times faster; it may overflow although all entries are finite
+    if math.isfinite(x.sum().item()):  # several times faster; it may overflow although all entries are finite
         return
     finite = torch.isfinite(x)
     if not bool(finite.all()):

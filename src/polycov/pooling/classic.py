@@ -112,7 +112,7 @@ def ipccp_rot(dim: int = 8192, iterations: int = 5) -> str:
 
 def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     """The iPCCP feature, sketched wide and projected onto principal components of training features (polycov)."""
-    return f"covariance | sqrt({iterations}) | count_sketch({width}) | project({dim})"
+    return f"covariance | sqrt({iterations}) | count_sketch({width}, least={dim}) | project({dim})"
 
 
 def mean_cov(iterations: int = 5) -> str:
@@ -122,7 +122,7 @@ def mean_cov(iterations: int = 5) -> str:
 
 def mean_cov_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     """Mean and root of the covariance side by side, projected so that distances tell classes apart (polycov)."""
-    parts = f"average, covariance | sqrt({iterations}) | count_sketch({width})"
+    parts = f"average, covariance | sqrt({iterations}) | count_sketch({width}, least={dim})"
     return f"[{parts}] | balance(1, 2) | project({dim}, fit=classes)"
 
 
@@ -130,7 +130,7 @@ def auto_fit(dim: int = 512, width: int = 32768) -> str:
     """mean-cov-fit with a cheaper root, whose weights of mean and root and whose shrinkage are chosen on the training
     images: the feature to pick blind (polycov).
     """
-    parts = f"average, covariance | sqrt_minimax(9) | count_sketch({width})"
+    parts = f"average, covariance | sqrt_minimax(9) | count_sketch({width}, least={dim})"
     return f"[{parts}] | balance(fit=classes) | project({dim}, fit=classes, shrinkage=auto)"
 
 

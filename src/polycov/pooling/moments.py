@@ -16,7 +16,10 @@ from polycov.pooling.registry import register
 from polycov.pooling.shrinkage import Shrinkage, check_shrinkage, effective_count, shrink, shrinkage_intensity
 from polycov.pooling.symmetric import gram
 from polycov.pooling.tokens import count_tokens, counts, hide, is_soft, power_of_two, weigh
-from polycov.pooling.transforms import SampleFunction, call
+from polycov.pooling.transforms import SampleFunction, call, is_readable
+
+SCALES = 120  # exponent of the powers of two that rows are multiplied by, at most
+HARMLESS = 30  # exponent of the powers of two between which they need not be
 
 
 def _factor(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -27,8 +30,17 @@ def _factor(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
     tokens = tokens.detach()
     if is_soft(weights):
         tokens = hide(tokens, weights > 0)
-    factor = power_of_two(torch.maximum(tokens.amax((1, 2)), -tokens.amin((1, 2))))
-    return factor.clamp(2.0**-120, 2.0**120)[:, None, None]
+    return power_of_two(torch.maximum(tokens.amax((1, 2), keepdim=True), -tokens.amin((1, 2), keepdim=True)), SCALES)
+
+
+def _is_harmless(largest: Tensor) -> bool:
+    """Whether entries of this size may be squared as they are: multiplying by a power of two would change no digit.
+
+    Read on a CPU alone, where that takes less time than a pass over the rows.
+    """
+    if largest.device.type != "cpu" or not is_readable(largest):
+        return False
+    return bool(((largest > 2.0**-HARMLESS) & (largest < 2.0**HARMLESS)).all())
 
 
 def scaled_bilinear(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -68,9 +80,12 @@ class _CentredRows(SampleFunction):
 
     @staticmethod
     def forward(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        shifted = shift(tokens, mask)
-        factor = _factor(shifted)
-        return _centre(shifted, mask).mul_(factor), factor
+        rows = _centre(shift(tokens, mask), mask)
+        largest = rows.amax((1, 2), keepdim=True)  # no entry is further below 0 than N times that: their sum is 0
+        if _is_harmless(largest):
+            return rows, torch.ones_like(largest)
+        factor = power_of_two(largest, SCALES)
+        return rows.mul_(factor), factor
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -104,7 +119,7 @@ def scaled_covariance(tokens: Tensor, weights: Tensor | None = None) -> tuple[Te
         rows = hide((shifted - mean) * factor, weights)
     else:
         rows, factor = call(_CentredRows, tokens, weights)
-    return rows, 1 / (factor.flatten() * count.sqrt())
+    return rows, (factor.flatten() * count.sqrt()).reciprocal()
 
 
 def scaled_gaussian(tokens: Tensor, weights: Tensor | None = None, constant: float = 1.0) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,5 @@
 """Symmetric matrices in blocks: of a product that is symmetric, the blocks below the diagonal need not be computed."""
 
-from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -21,15 +20,17 @@ class Symmetric:
         count: n.
     """
 
-    def __init__(self, blocks: Sequence[Tensor], count: int) -> None:
-        self.blocks = list(blocks)
+    def __init__(self, blocks: list[Tensor], count: int) -> None:
+        self.blocks = blocks
         self.count = count
+
+    def place(self, row: int, column: int) -> int:
+        """Returns the position of a block on or above the diagonal."""
+        return row * self.count - row * (row + 1) // 2 + column
 
     def at(self, row: int, column: int) -> Tensor:
         """Returns the block of a row and a column."""
-        if row > column:
-            return self.at(column, row).mT
-        return self.blocks[row * self.count - row * (row + 1) // 2 + column]
+        return self.at(column, row).mT if row > column else self.blocks[self.place(row, column)]
 
 
 def count_blocks(size: int, device: str, block: int | None = None) -> int:
@@ -68,7 +69,13 @@ def join(x: Symmetric) -> Tensor:
     """Returns the matrices, (B, C, C)."""
     if x.count == 1:
         return x.blocks[0]
-    return torch.cat([torch.cat([x.at(i, j) for j in range(x.count)], 2) for i in range(x.count)], 1)
+    last = x.blocks[-1]
+    ranges = _ranges(sum(x.at(0, j).shape[-1] for j in range(x.count)), x.count)
+    result = last.new_empty(len(last), *[sum(ranges[-1])] * 2)
+    for i, rows in enumerate(ranges):
+        for j, columns in enumerate(ranges):
+            result.narrow(1, *rows).narrow(2, *columns).copy_(x.at(i, j))
+    return result
 
 
 def symmetric_product(a: Tensor, b: Tensor, block: int | None = None) -> Symmetric:
@@ -99,46 +106,81 @@ def joined_product(a: Symmetric, b: Symmetric) -> Tensor:
     return result
 
 
-def add_to_diagonal(x: Symmetric, constant: Tensor) -> Symmetric:
-    """Returns X + constant · I with one constant per sample, (B,); X is overwritten."""
+def add_to_diagonal(x: Symmetric, constant: Tensor | float) -> Symmetric:
+    """Returns X + constant · I with one constant, or one per sample, (B,).
+
+    X is overwritten, except inside exporters, which refuse to write to a diagonal.
+    """
+    each = constant[:, None, None] if isinstance(constant, Tensor) else constant
     for i in range(x.count):
-        x.at(i, i).diagonal(dim1=1, dim2=2).add_(constant.unsqueeze(-1))
+        block = x.at(i, i)
+        if torch.compiler.is_compiling():
+            eye = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
+            x.blocks[x.place(i, i)] = block + each * eye
+        else:
+            block.diagonal(dim1=1, dim2=2).unsqueeze(1).add_(each)
     return x
 
 
-def product(a: Symmetric, b: Symmetric, total: Symmetric | None = None) -> Symmetric:
-    """Returns A B, or total + A B if given, provided that it is symmetric; the total is overwritten."""
-    n = range(a.count)
-    return Symmetric([_entry(a, b, i, j, total) for i in n for j in n if i <= j], a.count)
+def product(
+    a: Symmetric, b: Symmetric, total: Symmetric | None = None, weight: float | None = None, factor: float = 1.0
+) -> Symmetric:
+    """Returns A B, provided that it is symmetric; or total + factor · A B, in place of the total; or
+    weight · total + factor · A B.
+    """
+    n = a.count
+    return Symmetric([_entry(a, b, i, j, total, weight, factor) for i in range(n) for j in range(i, n)], n)
 
 
-def anticommutator(a: Symmetric, b: Symmetric) -> Symmetric:
-    """Returns A B + B A, with one whole product, since B A = (A B)ᵀ."""
-    n = range(a.count)
-    whole = [[_entry(a, b, i, j) for j in n] for i in n]
-    return Symmetric([whole[i][j] + whole[j][i].mT for i in n for j in n if i <= j], a.count)
+def anticommutator(a: Symmetric, b: Symmetric, total: Symmetric | None = None, weight: float = 1.0) -> Symmetric:
+    """Returns A B + B A, or weight · total + A B + B A, with the multiply-adds of one whole product.
+
+    A block on the diagonal is X + Xᵀ of X = weight/2 · total + A B; the others are sums of both products.
+    """
+
+    def entry(i: int, j: int) -> Tensor:
+        if i == j:
+            half = _entry(a, b, i, i, total, weight / 2)
+            return half + half.mT
+        return _add_products(_entry(a, b, i, j, total, weight), b, a, i, j, range(a.count))
+
+    return Symmetric([entry(i, j) for i in range(a.count) for j in range(i, a.count)], a.count)
 
 
-def _entry(a: Symmetric, b: Symmetric, row: int, column: int, total: Symmetric | None = None) -> Tensor:
-    """A block of A B, or of total + A B."""
+def _entry(
+    a: Symmetric,
+    b: Symmetric,
+    row: int,
+    column: int,
+    total: Symmetric | None = None,
+    weight: float | None = None,
+    factor: float = 1.0,
+) -> Tensor:
+    """A block of A B, of total + factor · A B in place of the total, or of weight · total + factor · A B."""
     left, right = a.at(row, 0), b.at(0, column)
-    block = torch.bmm(left, right) if total is None else add_product(total.at(row, column), left, right)
-    for k in range(1, a.count):
-        block = add_product(block, a.at(row, k), b.at(k, column))
+    if total is None:
+        block = torch.bmm(left, right)
+    elif weight is None:
+        block = add_product(total.at(row, column), left, right, factor)
+    else:
+        block = torch.baddbmm(total.at(row, column), left, right, beta=weight, alpha=factor)
+    return block if a.count == 1 else _add_products(block, a, b, row, column, range(1, a.count), factor)
+
+
+def _add_products(
+    block: Tensor, a: Symmetric, b: Symmetric, row: int, column: int, terms: range, factor: float = 1.0
+) -> Tensor:
+    """Adds these of the products that make up a block of A B, times a factor, in place."""
+    for k in terms:
+        block = add_product(block, a.at(row, k), b.at(k, column), factor)
     return block
 
 
 def combine(constant: float, *terms: tuple[float, Symmetric]) -> Symmetric:
     """Returns ``constant · I + Σ coefficient · matrix`` over the terms, of which there is at least one."""
     (first, x), *rest = terms
-    blocks = []
-    for i in range(x.count):
-        for j in range(i, x.count):
-            block = x.at(i, j)
-            block = first * block
-            for coefficient, y in rest:
-                block = torch.add(block, y.at(i, j), alpha=coefficient)
-            if constant and i == j:
-                block.diagonal(dim1=1, dim2=2).add_(constant)
-            blocks.append(block)
-    return Symmetric(blocks, x.count)
+    result = Symmetric([first * block for block in x.blocks], x.count)
+    for coefficient, y in rest:
+        pairs = zip(result.blocks, y.blocks, strict=True)
+        result = Symmetric([torch.add(block, other, alpha=coefficient) for block, other in pairs], x.count)
+    return add_to_diagonal(result, constant) if constant else result

@@ -127,16 +127,18 @@ def _weights_error(shapes: list[tuple[int, ...]], actual: str) -> PolycovError:
     )
 
 
-def power_of_two(largest: Tensor) -> Tensor:
+def power_of_two(largest: Tensor, limit: int | None = None) -> Tensor:
     """Returns the power of two that brings a number between ½ and 1; multiplying by it causes no rounding.
+
+    Its exponent is at most the limit, or minus that; default: 1000 in float64, 120 otherwise.
 
     Example:
         >>> power_of_two(torch.tensor([0.3, 20.0, 0.0]))
         tensor([2.0000, 0.0312, 0.5000])
     """
-    exponent = torch.where(largest > 0, largest, 1.0).log2().floor() + 1
-    limit = 1000 if largest.dtype == torch.float64 else 120
-    return torch.exp2(-exponent.clamp(-limit, limit))
+    limit = limit or (1000 if largest.dtype == torch.float64 else 120)
+    below = torch.where(largest > 0, largest, 1.0).log2().floor()
+    return torch.exp2((-1 - below).clamp(-limit, limit))
 
 
 def is_soft(weights: Tensor | None) -> TypeGuard[Tensor]:

@@ -35,6 +35,7 @@ class BandForm:
 
     def __init__(self, matrix: Tensor) -> None:
         self.band = BAND if len(matrix) > SMALL else SMALL_BAND
+        self.dtype = matrix.dtype
         self._matrix = matrix  # Householder vectors take the place of what is below the band
         self._diagonal: list[Tensor] = []  # blocks of B
         self._below: list[Tensor] = []  # blocks of B below them
@@ -84,22 +85,26 @@ class BandForm:
         Raises:
             torch.linalg.LinAlgError: if it is not.
         """
-        result = targets.expand(len(shifts), *targets.shape).clone()
-        parts = result.split(self.band, 1)
+        solved: list[
+            Tensor
+        ] = []  # blocks of the result, (shifts, b, k) each: a product of parts of one tensor is slower
         inverses: list[Tensor] = []  # of the Cholesky factors of the diagonal blocks
         links: list[Tensor] = []  # the blocks below them
         eye = torch.eye(self.band, dtype=targets.dtype, device=targets.device)
-        for k, part in enumerate(parts):
-            unit = eye[: part.shape[1], : part.shape[1]]
-            block = self._diagonal[k] + shifts[:, None, None] * unit
+        for k, part in enumerate(targets.split(self.band)):
+            unit = eye[: len(part), : len(part)]
+            block, right = (
+                torch.addcmul(self._diagonal[k], shifts[:, None, None], unit),
+                part.expand(len(shifts), -1, -1),
+            )
             if k:
                 links.append(self._below[k - 1] @ inverses[-1].mT)
-                block -= links[-1] @ links[-1].mT
-                part.baddbmm_(links[-1], parts[k - 1], alpha=-1)
+                block = torch.baddbmm(block, links[-1], links[-1].mT, alpha=-1)
+                right = torch.baddbmm(right, links[-1], solved[-1], alpha=-1)
             inverses.append(torch.linalg.solve_triangular(torch.linalg.cholesky(block), unit, upper=False))
-            part.copy_(inverses[-1] @ part)
-        for k in reversed(range(len(parts))):
-            if k + 1 < len(parts):
-                parts[k].baddbmm_(links[k].mT, parts[k + 1], alpha=-1)
-            parts[k].copy_(inverses[k].mT @ parts[k])
-        return result
+            solved.append(inverses[-1] @ right)
+        for k in reversed(range(len(solved))):
+            if k + 1 < len(solved):
+                solved[k] = torch.baddbmm(solved[k], links[k].mT, solved[k + 1], alpha=-1)
+            solved[k] = inverses[k].mT @ solved[k]
+        return torch.cat(solved, 1)

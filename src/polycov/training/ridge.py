@@ -10,6 +10,7 @@ random right-hand side, satisfies the equations in float64 to `TOLERANCE`. The l
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from typing import NamedTuple
 
 import torch
@@ -155,45 +156,62 @@ def _choose(side: Side, memory: Memory, *, exact: bool) -> _Choice:
         _NotAccurateError: if it takes more precision to tell.
     """
     equations, labels = side.equations(1), side.labels[1]
-    best: tuple[tuple[float, float], float, Rows] | None = None
-    for strength, batches in _validation_outputs(side, equations, memory, exact=exact):
-        outputs, begin, right, error = memory.rows(len(labels), side.classes, 2 * len(labels)), 0, 0, 0.0
-        for batch in batches:
-            outputs[begin : begin + len(batch)] = batch
-            truth = labels[begin : begin + len(batch)]
-            right, error = right + int((batch.argmax(1) == truth).sum()), error + squared_error(batch, truth)
-            begin += len(batch)
-        if best is None or (right, -error) > best[0]:
-            best = ((right, -error), strength, outputs)
-    _, strength, outputs = best  # type: ignore[misc]
-    correct = torch.cat([block.argmax(1) for block in read_blocks([outputs])]) == labels
-    return _Choice(strength, calibrate(outputs, labels), correct)
-
-
-def _validation_outputs(
-    side: Side, equations: Equations, memory: Memory, *, exact: bool
-) -> Iterator[tuple[float, Iterator[Tensor]]]:
-    """Yields each strength with the outputs for validation features, (m, classes) in batches."""
     dtype = torch.float64 if exact else torch.float32
-    count, width = len(side.labels[1]), len(equations.matrix)
-    form = BandForm(equations.matrix.to(dtype))
-    level, targets = equations.level.to(dtype), form.rotate(equations.targets.mT.to(dtype)).mT
+    count, width = len(labels), len(equations.matrix)
+    form, level = BandForm(equations.matrix.to(dtype)), equations.level.to(dtype)
     parts = range(0, count, BLOCK)
     rotated = Batches(
         lambda: (form.rotate(side.coordinates(equations, i, min(i + BLOCK, count)).to(dtype)) for i in parts),
         keep=memory.fits(2 * count, width),
     )
-    together = len(STRENGTHS) if memory.fits(2 * len(STRENGTHS) * width, side.classes) else 1
+    best: tuple[tuple[float, float], float, Tensor] | None = None
+    for strengths, solved in _solutions(side, equations, form, memory):
+        outputs = (_outputs(rows, solved, level) for rows in rotated)
+        values = torch.stack(list(starmap(_values, zip(outputs, labels.split(BLOCK), strict=True)))).sum(0)
+        for strength, each, value in zip(strengths, solved, map(tuple, values.tolist()), strict=True):
+            if best is None or value > best[0]:
+                best = value, strength, each.clone()
+    _, strength, coefficients = best  # type: ignore[misc]
+    chosen, begin = memory.rows(count, side.classes), 0
+    for rows in rotated:
+        chosen[begin : begin + len(rows)] = rows @ coefficients + level
+        begin += len(rows)
+    correct = torch.cat([block.argmax(1) for block in read_blocks([chosen])]) == labels
+    return _Choice(strength, calibrate(chosen, labels), correct)
+
+
+def _solutions(
+    side: Side, equations: Equations, form: BandForm, memory: Memory
+) -> Iterator[tuple[Sequence[float], Tensor]]:
+    """Yields strengths with their coefficients for rotated features, (strengths, side, classes), some at a time.
+
+    Raises:
+        _NotAccurateError: if those in float32 are not accurate.
+    """
+    dtype, width = form.dtype, len(equations.matrix)
+    targets = form.rotate(equations.targets.mT.to(dtype)).mT
+    together = len(STRENGTHS) if memory.fits(2 * len(STRENGTHS) * (width + BLOCK), side.classes) else 1
     for first in range(0, len(STRENGTHS), together):
         strengths = STRENGTHS[first : first + together]
         try:
             solved = form.solve(targets, equations.unit * torch.tensor(strengths, dtype=dtype))
         except torch.linalg.LinAlgError as failure:  # type: ignore[attr-defined]
             raise _NotAccurateError from failure
-        if not (first or exact):
+        if not first and dtype != torch.float64:
             _require_accuracy(side, equations, form, solved[0])
-        for strength, coefficients in zip(strengths, solved, strict=True):
-            yield strength, (rows @ coefficients + level for rows in rotated)
+        yield strengths, solved
+
+
+def _outputs(rows: Tensor, solved: Tensor, level: Tensor) -> Tensor:
+    """Outputs for rows (b, side) with each of several solutions, (strengths, b, classes): one product for all."""
+    count, width, classes = solved.shape
+    return (rows @ solved.transpose(0, 1).reshape(width, -1)).view(-1, count, classes).transpose(0, 1) + level
+
+
+def _values(outputs: Tensor, labels: Tensor) -> Tensor:
+    """How many outputs are right, and their squared error, negated; (strengths, 2): the larger, the better."""
+    right = (outputs.argmax(2) == labels).sum(1).double()
+    return torch.stack([right, -squared_error(outputs, labels)], 1)
 
 
 def _require_accuracy(side: Side, equations: Equations, form: BandForm, solved: Tensor) -> None:
@@ -208,9 +226,9 @@ def _require_accuracy(side: Side, equations: Equations, form: BandForm, solved: 
         raise _NotAccurateError
 
 
-def squared_error(outputs: Tensor, labels: Tensor) -> float:
-    """Returns the sum of squared distances of outputs (m, classes) from the indicators of the labels, which are not
-    stored: ‖o − t‖² = ‖o‖² − 2⟨o, t⟩ + ‖t‖².
+def squared_error(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Returns the sum of squared distances of outputs (…, m, classes) from the indicators of the labels (m,), which are
+    not stored: ‖o − t‖² = ‖o‖² − 2⟨o, t⟩ + ‖t‖².
     """
-    inner = float(outputs.gather(1, labels[:, None]).double().sum())
-    return float(outputs.double().square().sum()) - 2 * inner + len(outputs)
+    inner = outputs[..., torch.arange(len(labels)), labels].sum(-1, dtype=torch.float64)
+    return outputs.flatten(-2).square().sum(-1, dtype=torch.float64) - 2 * inner + len(labels)

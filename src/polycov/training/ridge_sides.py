@@ -57,7 +57,7 @@ class Side(ABC):
         self.parts, self.labels, self.classes = parts, labels, classes
         first = parts[0][:BLOCK]
         self.dtype = torch.float64 if exact or first.dtype == torch.float64 else torch.float32
-        self.centre = first.double().mean(0).to(self.dtype)  # near the mean, so that little is lost in what follows
+        self.centre = first.to(self.dtype).mean(0)  # near the mean, so that little is lost in what follows
         self.classes_of = [torch.bincount(of, minlength=classes) for of in labels]  # how many rows each class has
 
     def rows(self, parts: int | Sequence[Rows]) -> Iterator[Tensor]:
@@ -102,7 +102,7 @@ class ScatterSide(Side):
         self._products = [torch.zeros(width, width, dtype=torch.float64) for _ in parts]  # lower triangles
         for part, targets, sums, products in zip(parts, labels, self._sums, self._products, strict=True):
             for rows, label in zip(self.rows([part]), targets.split(BLOCK), strict=True):
-                sums.index_add_(0, label, rows.double())
+                sums += rows.new_zeros(sums.shape).index_add_(0, label, rows)
                 for begin in range(0, width, COLUMNS):
                     products[begin:, begin : begin + COLUMNS] += rows[:, begin:].mT @ rows[:, begin : begin + COLUMNS]
 

@@ -68,7 +68,7 @@ def test_the_number_of_products_is_what_is_counted(
 
     calls = []
     original = symmetric.product
-    monkeypatch.setattr(composition, "product", lambda *a: calls.append(1) or original(*a))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(composition, "product", lambda *a, **k: calls.append(1) or original(*a, **k))  # type: ignore[func-returns-value]
     compose(spd(1, 3), factors, inverse=inverse)
     saved = inverse and len(factors) == 1  # the factor itself is the result
     assert len(calls) == composed_products([len(c) - 1 for c in factors]) - saved

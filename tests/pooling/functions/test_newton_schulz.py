@@ -64,20 +64,17 @@ def test_newton_schulz_is_twice_differentiable(k: int, inverse: bool) -> None:
 @pytest.mark.parametrize("k", range(1, 10))
 def test_the_number_of_products_is_as_declared(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     count = 0
-    bmm, baddbmm_ = torch.bmm, torch.Tensor.baddbmm_
 
-    def counted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        nonlocal count
-        count += 1
-        return bmm(a, b)
+    def counted(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+        def run(*args: Any, **kwargs: Any) -> torch.Tensor:
+            nonlocal count
+            count += 1
+            return function(*args, **kwargs)
 
-    def counted_too(*args: Any, **kwargs: Any) -> torch.Tensor:
-        nonlocal count
-        count += 1
-        return baddbmm_(*args, **kwargs)
+        return run
 
-    monkeypatch.setattr(torch, "bmm", counted)
-    monkeypatch.setattr(torch.Tensor, "baddbmm_", counted_too)
+    for owner, name in ((torch, "bmm"), (torch, "baddbmm"), (torch.Tensor, "baddbmm_")):
+        monkeypatch.setattr(owner, name, counted(getattr(owner, name)))
     F.newton_schulz(torch.eye(2).unsqueeze(0) / 2, k)
     assert count == count_products(k) <= max(3 * k - 3, 1)
 

@@ -42,30 +42,35 @@ class _BucketSum(SampleFunction):
 
     The entries are gathered through the table. On a CPU, if a bucket has several entries, they are scattered, which is
     faster there and just as deterministic. The backward pass is a gather, whose backward pass is this sum again.
+
+    Where it is known how many entries have a bucket, and all entries do, or all places of the table are taken, there is
+    nothing to skip.
     """
 
     shared = (1, 2)
 
     @staticmethod
-    def forward(x: Tensor, table: Tensor, bucket: Tensor) -> Tensor:
+    def forward(x: Tensor, table: Tensor, bucket: Tensor, used: int | None) -> Tensor:
         if x.device.type == "cpu" and len(table) > 1:
-            sums = x.new_zeros(x.shape[0], table.shape[1] + 1)  # the last for entries without a bucket
-            return sums.scatter_add_(1, bucket.expand_as(x), x)[:, :-1].contiguous()
-        padded = nn.functional.pad(x, (0, 1))  # entry M is the zero that pads the table
+            spare = used != x.shape[1]  # one more, for entries without a bucket
+            sums = x.new_zeros(x.shape[0], table.shape[1] + spare).scatter_add_(1, bucket.expand_as(x), x)
+            return sums[:, :-1].contiguous() if spare else sums
+        padded = x if used == table.numel() else nn.functional.pad(x, (0, 1))  # entry M, a zero, pads the table
         entries = padded.index_select(1, table.flatten())
         return entries if len(table) == 1 else entries.view(x.shape[0], *table.shape).sum(1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:])
+        _, *tables, ctx.used = inputs
+        ctx.save_for_backward(*tables)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return call(_BucketGather, grad, *ctx.saved_tensors), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        return call(_BucketGather, grad, *ctx.saved_tensors), None, None, None
 
     @staticmethod
     def tangent(ctx: Any, direction: Tensor, *_: Any) -> Any:
-        return call(_BucketSum, direction, *ctx.saved_tensors)
+        return call(_BucketSum, direction, *ctx.saved_tensors, ctx.used)
 
 
 class _BucketGather(SampleFunction):
@@ -83,14 +88,14 @@ class _BucketGather(SampleFunction):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        return call(_BucketSum, grad, *ctx.saved_tensors), None, None
+        return call(_BucketSum, grad, *ctx.saved_tensors, None), None, None
 
     @staticmethod
     def tangent(ctx: Any, direction: Tensor, *_: Any) -> Any:
         return call(_BucketGather, direction, *ctx.saved_tensors)
 
 
-def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None) -> Tensor:
+def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None, used: int | None = None) -> Tensor:
     """Returns v with v_j = Σ x_m over the entries m with ``bucket[m] == j``.
 
     Deterministic on every device, and twice differentiable.
@@ -100,6 +105,7 @@ def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None
         bucket: (M,) integers from 0 to size − 1, or ``size`` for an entry to skip.
         size: D, the number of buckets.
         table: `bucket_table(bucket, size)`, if already known.
+        used: how many entries have a bucket, if already known.
 
     Returns:
         (B, D).
@@ -109,7 +115,7 @@ def bucket_sum(x: Tensor, bucket: Tensor, size: int, table: Tensor | None = None
         tensor([[2., 4.]])
     """
     table = bucket_table(bucket, size) if table is None else table
-    result: Tensor = call(_BucketSum, x, table, bucket)
+    result: Tensor = call(_BucketSum, x, table, bucket, used)
     return result
 
 
@@ -126,6 +132,7 @@ class BucketMap(Vector):
     table: Tensor
     sign: Tensor
     sign_off: Tensor
+    used: int
 
     def __init__(self, channels: Channels, out_features: int) -> None:
         super().__init__(channels, out_features)
@@ -144,7 +151,9 @@ class BucketMap(Vector):
         """Builds the tables; call it once the buffers exist."""
         bucket, sign = self.assign_buckets(self.dim.device)
         self.register_buffer("bucket", bucket, persistent=False)
-        self.register_buffer("table", bucket_table(bucket, self.out_features), persistent=False)
+        table = bucket_table(bucket, self.out_features)
+        self.register_buffer("table", table, persistent=False)
+        self.used = int((bucket < self.out_features).sum())
         self.register_buffer("sign", sign.to(torch.int8), persistent=False)  # not float, so that `half` leaves it
         off = self.sign.clone()
         off[:: self.sides[1] + 1] = 0
@@ -162,7 +171,7 @@ class BucketMap(Vector):
 
     def forward(self, matrix: Tensor) -> Tensor:
         x = matrix.flatten(1) * self.weight(matrix.dtype)  # (B, C₁C₂)
-        return bucket_sum(x, self.bucket, self.out_features, self.table)
+        return bucket_sum(x, self.bucket, self.out_features, self.table, self.used)
 
 
 def root_two(off: Tensor, dtype: torch.dtype) -> Tensor:

@@ -45,7 +45,7 @@ def deal(order: Tensor, dim: int) -> Tensor:
     return bucket
 
 
-@register("vector", "count_sketch", "count_sketch(12)", "count_sketch(64)")
+@register("vector", "count_sketch", "count_sketch(12)", "count_sketch(64)", "count_sketch(64, least=1)")
 class CountSketch(BucketMap):
     """A count sketch with ``dim`` dimensions: see `polycov.functional.count_sketch`.
 
@@ -54,6 +54,8 @@ class CountSketch(BucketMap):
     Args:
         channels: C, the size of symmetric matrices, or (C₁, C₂) of any.
         dim: D.
+        least: if given, there are only as many dimensions as distinct entries where these are fewer than D, but at
+            least this many; all that are left out would be 0.
         seed: determines the order and the signs.
     """
 
@@ -61,8 +63,12 @@ class CountSketch(BucketMap):
     order: Tensor
     signs: Tensor
 
-    def __init__(self, channels: Channels, dim: int, *, seed: int = 0) -> None:
+    def __init__(self, channels: Channels, dim: int, *, least: int | None = None, seed: int = 0) -> None:
         super().__init__(channels, positive_int("count_sketch", "dim", dim, MOST_DIMENSIONS))
+        if least is not None:
+            least = positive_int("count_sketch", "least", least, MOST_DIMENSIONS)
+            self.out_features = min(dim, max(self.size, least))
+            self.dim.fill_(self.out_features)
         generator = torch.Generator().manual_seed(seed)
         self.register_buffer("order", torch.randperm(self.size, generator=generator, device="cpu"))
         self.register_buffer("signs", random_signs(self.size, generator=generator))
