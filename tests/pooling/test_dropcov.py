@@ -55,3 +55,13 @@ def test_everything_is_kept_where_everything_would_be_dropped() -> None:
     x[:, :2] = torch.tensor([[1.0, -1.0, 1.0, -1.0], [-1.0, 1.0, -1.0, 1.0]])  # the row sums of the covariance are 0
     pool = polycov.create_pool("dropcov | identity | flatten", 4)
     assert bool((pool(x) != 0).all())
+
+
+def test_the_rate_does_not_depend_on_the_scale() -> None:
+    x = torch.rand(8, 49, 64, generator=torch.Generator().manual_seed(0))
+    moment = DropCov(64)
+    kept = []
+    for scale in (1.0, 1e-5, 1e-6, 1e-8):
+        torch.manual_seed(0)
+        kept.append(float((moment(x * scale)[0] != 0).double().mean()))
+    assert max(kept) - min(kept) < 1e-3

@@ -7,6 +7,7 @@ import scipy
 import torch
 
 import polycov
+from polycov.errors import PolycovError
 from polycov.pooling.methods import fitted_dim, is_first_order, method_options
 from polycov.pooling.pool import SecondOrderPool
 from samples import features, relative
@@ -163,3 +164,10 @@ def test_monet_is_compact_bilinear_pooling_of_rows_whose_products_are_the_root(s
     bilinear = SecondOrderPool(9, f"bilinear | identity | {sketch}(64)", route="paper", seed=2).double()
     monet = SecondOrderPool(8, f"gaussian | sqrt(exact) | {sketch}(64)", seed=2).double()
     torch.testing.assert_close(monet(x), bilinear(torch.from_numpy(y)[None]), atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ipccp-fit", "mean-cov-fit", "auto-fit"])
+@pytest.mark.parametrize("dim", [0, -3, 2.5])
+def test_a_wrong_dimension_has_the_name_that_it_was_given(name: str, dim: Any) -> None:
+    with pytest.raises(PolycovError, match="Expected dim of project to be a positive integer"):
+        polycov.create_pool(name, 16, dim=dim)

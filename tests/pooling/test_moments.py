@@ -39,12 +39,15 @@ def test_gaussian_is_the_embedding_of_mean_and_covariance() -> None:
 
 
 @pytest.mark.parametrize("stage", polycov.list_stages("moment"), ids=lambda stage: stage.name)
-def test_rows_stay_close_to_one_at_any_scale(stage: Stage) -> None:
-    x = features(4, 7, 3, dtype=torch.float32) * torch.tensor([1e-30, 1e-10, 1.0, 1e30])[:, None, None]
+@pytest.mark.parametrize(
+    "scales", [(1e-30, 1e-10, 1.0, 1e30), (1e-30,), (1e-6,), (0.02, 0.9), (1.0, 8.0), (1e7,), (1e30,)]
+)
+def test_rows_stay_close_to_one_at_any_scale(stage: Stage, scales: tuple[float, ...]) -> None:
+    x = features(len(scales), 7, 3, dtype=torch.float32) * torch.tensor(scales)[:, None, None]
     module = stage.build(channels=3).eval()
     rows, scale = module(x)
-    assert (rows.abs().amax((1, 2)) < 4).all()
-    assert (rows.abs().amax((1, 2)) > 0.1).all()
+    assert (rows.abs().amax((1, 2)) < 32).all()
+    assert (rows.abs().amax((1, 2)) > 0.05).all()
     function = getattr(F, "covariance" if stage.name == "dropcov" else stage.name)  # no channel is dropped
     torch.testing.assert_close(rows * scale[:, None, None], function(x))
 
@@ -56,6 +59,22 @@ def test_whether_rows_need_scaling_changes_no_digit(exponent: int) -> None:
     assert torch.equal(others * other_scale[:, None, None], rows * scale[:, None, None] * factor)
     pool = polycov.create_pool("ipccp-ts", 3, dim=8)
     assert torch.equal(pool(x * factor), pool(x) * factor)
+
+
+@pytest.mark.parametrize("spec", ["covariance(shrinkage=ledoit_wolf) | sqrt(5) | triu", "isqrt-cov"])
+@pytest.mark.parametrize("factor", [2.0**-20, 2.0**23, 2.0**60])
+def test_a_feature_of_one_sample_follows_its_scale(spec: str, factor: float) -> None:
+    x = torch.randn(1, 784, 64, generator=torch.Generator().manual_seed(0))
+    pool = polycov.create_pool(spec, 64)
+    torch.testing.assert_close(pool(x * factor) / factor, pool(x), rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_one_token_far_below_very_many_others(scale: float) -> None:
+    x = torch.full((1, 2**20, 1), scale / 3)
+    x[0, 0] = 0
+    expected = scale / 3 * np.sqrt((2**20 - 1) / 2**40)  # the root of p (1 − p) x² with p = 2⁻²⁰
+    assert float(polycov.create_pool("mpn-cov", 1)(x)) == pytest.approx(expected, rel=1e-3)
 
 
 def test_second_moment_is_twice_differentiable() -> None:

@@ -8,13 +8,15 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
-from torch.func import grad, jacfwd, jacrev, jvp, vjp, vmap
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 
 import polycov
 from polycov import functional as F
+from polycov.pooling.functions.base import apply_function
 from polycov.pooling.functions.lyapunov import LyapunovSqrt
 from polycov.pooling.functions.newton_schulz import NewtonSchulzEigenvalues
 from polycov.pooling.functions.spectral import Power, spectral
+from polycov.pooling.functions.sqrt_minimax import MinimaxSqrt
 from polycov.pooling.moments import _SecondMoment
 from polycov.pooling.pool import SecondOrderPool
 from polycov.pooling.transforms import is_batched, is_readable, needs_gradient
@@ -149,6 +151,21 @@ def test_the_third_derivative_of_an_iteration_is_that_of_plain_operations(
     for mode in modes:
         functions = [mode(function) for function in functions]
     torch.testing.assert_close(functions[0](x), functions[1](x))
+
+
+@pytest.mark.parametrize("norm", ["trace", "frobenius", "square"])
+def test_best_polynomials_have_a_third_derivative(norm: str) -> None:
+    function = MinimaxSqrt(3, 5, norm=norm)
+    x, direction = spd(2, 2).split(1)
+
+    def along(t: Tensor) -> Tensor:
+        return apply_function(function, x + t * direction).sum()
+
+    first = jacrev(hessian(along))(torch.tensor(0.1, dtype=torch.float64))
+    second = jacfwd(hessian(along))(torch.tensor(0.1, dtype=torch.float64))
+    steps = [float(hessian(along)(torch.tensor(0.1 + h, dtype=torch.float64))) for h in (-1e-4, 1e-4)]
+    assert float(first) == pytest.approx((steps[1] - steps[0]) / 2e-4, rel=1e-4)
+    assert float(second) == pytest.approx(float(first), rel=1e-9)
 
 
 def test_values_are_readable_except_inside_vmap() -> None:

@@ -42,6 +42,17 @@ def test_the_processor_and_its_threads(
     assert hardware(torch.device("cpu")) == hardware("cpu")
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("AMD EPYC", "AMD EPYC family 25 model 17"), ("AMD EPYC 9654", "AMD EPYC 9654")]
+)
+def test_a_name_without_a_number_says_little(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, text: str
+) -> None:
+    (tmp_path / "cpuinfo").write_text(f"processor\t: 0\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: {name}\n")
+    monkeypatch.setattr(environment, "CPU_INFO", tmp_path / "cpuinfo")
+    assert hardware().startswith(f"{text}, ")
+
+
 @pytest.mark.parametrize("content", [None, "processor : 0\n"])
 def test_a_processor_without_a_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, content: str | None) -> None:
     if content is not None:

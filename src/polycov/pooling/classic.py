@@ -1,5 +1,7 @@
 """Methods of the literature up to 2019 and polycov's own, each a named spec; later ones: `polycov.pooling.recent`."""
 
+from polycov.errors import positive_int
+
 
 def average() -> str:
     """Average pooling, the default of most networks. Lin, Chen, Yan, "Network in Network", ICLR 2014."""
@@ -110,9 +112,14 @@ def ipccp_rot(dim: int = 8192, iterations: int = 5) -> str:
     return f"covariance | sqrt({iterations}) | rotated({dim})"
 
 
+def _size(dim: int) -> int:
+    """The dimension of a projection; checked here, where it has the name that was given to it."""
+    return positive_int("project", "dim", dim)
+
+
 def ipccp_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     """The iPCCP feature, sketched wide and projected onto principal components of training features (polycov)."""
-    return f"covariance | sqrt({iterations}) | count_sketch({width}, least={dim}) | project({dim})"
+    return f"covariance | sqrt({iterations}) | count_sketch({width}, least={_size(dim)}) | project({dim})"
 
 
 def mean_cov(iterations: int = 5) -> str:
@@ -122,7 +129,7 @@ def mean_cov(iterations: int = 5) -> str:
 
 def mean_cov_fit(dim: int = 512, iterations: int = 5, width: int = 8192) -> str:
     """Mean and root of the covariance side by side, projected so that distances tell classes apart (polycov)."""
-    parts = f"average, covariance | sqrt({iterations}) | count_sketch({width}, least={dim})"
+    parts = f"average, covariance | sqrt({iterations}) | count_sketch({width}, least={_size(dim)})"
     return f"[{parts}] | balance(1, 2) | project({dim}, fit=classes)"
 
 
@@ -130,7 +137,7 @@ def auto_fit(dim: int = 512, width: int = 32768) -> str:
     """mean-cov-fit with a cheaper root, whose weights of mean and root and whose shrinkage are chosen on the training
     images: the feature to pick blind (polycov).
     """
-    parts = f"average, covariance | sqrt_minimax(9) | count_sketch({width}, least={dim})"
+    parts = f"average, covariance | sqrt_minimax(9) | count_sketch({width}, least={_size(dim)})"
     return f"[{parts}] | balance(fit=classes) | project({dim}, fit=classes, shrinkage=auto)"
 
 

@@ -16,10 +16,11 @@ from polycov.pooling.registry import register
 from polycov.pooling.shrinkage import Shrinkage, check_shrinkage, effective_count, shrink, shrinkage_intensity
 from polycov.pooling.symmetric import gram
 from polycov.pooling.tokens import count_tokens, counts, hide, is_soft, power_of_two, weigh
-from polycov.pooling.transforms import SampleFunction, call, is_readable
+from polycov.pooling.transforms import SampleFunction, call, is_plain
 
 SCALES = 120  # exponent of the powers of two that rows are multiplied by, at most
-HARMLESS = 30  # exponent of the powers of two between which they need not be
+CLOSE = 16.0  # how far from 1 the largest entry of centred rows may be
+FEW = 4096  # rows
 
 
 def _factor(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -33,14 +34,19 @@ def _factor(tokens: Tensor, weights: Tensor | None = None) -> Tensor:
     return power_of_two(torch.maximum(tokens.amax((1, 2), keepdim=True), -tokens.amin((1, 2), keepdim=True)), SCALES)
 
 
-def _is_harmless(largest: Tensor) -> bool:
-    """Whether entries of this size may be squared as they are: multiplying by a power of two would change no digit.
+def _to_one(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Brings the largest entry of centred rows close to 1 by a power of two, in place; returns it too, (B, 1, 1).
 
-    Read on a CPU alone, where that takes less time than a pass over the rows.
+    The rows of a channel add up to 0, so no entry is further below 0 than N times the largest: of few rows, the largest
+    is enough. Where all samples are close to 1 already, nothing is done.
     """
-    if largest.device.type != "cpu" or not is_readable(largest):
-        return False
-    return bool(((largest > 2.0**-HARMLESS) & (largest < 2.0**HARMLESS)).all())
+    largest = rows.amax((1, 2), keepdim=True)
+    if torch.compiler.is_compiling() or rows.shape[1] > FEW:
+        largest = torch.maximum(largest, -rows.amin((1, 2), keepdim=True))
+    if is_plain(largest) and bool(((largest > 1 / CLOSE) & (largest < CLOSE)).all()):
+        return rows, torch.ones_like(largest)
+    factor = power_of_two(largest, SCALES)
+    return rows.mul_(factor), factor
 
 
 def scaled_bilinear(tokens: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -80,12 +86,7 @@ class _CentredRows(SampleFunction):
 
     @staticmethod
     def forward(tokens: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        rows = _centre(shift(tokens, mask), mask)
-        largest = rows.amax((1, 2), keepdim=True)  # no entry is further below 0 than N times that: their sum is 0
-        if _is_harmless(largest):
-            return rows, torch.ones_like(largest)
-        factor = power_of_two(largest, SCALES)
-        return rows.mul_(factor), factor
+        return _to_one(_centre(shift(tokens, mask), mask))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:

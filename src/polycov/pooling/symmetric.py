@@ -109,12 +109,12 @@ def joined_product(a: Symmetric, b: Symmetric) -> Tensor:
 def add_to_diagonal(x: Symmetric, constant: Tensor | float) -> Symmetric:
     """Returns X + constant · I with one constant, or one per sample, (B,).
 
-    X is overwritten, except inside exporters, which refuse to write to a diagonal.
+    X is overwritten, except inside compilers and transforms, which refuse to write to some diagonals.
     """
     each = constant[:, None, None] if isinstance(constant, Tensor) else constant
     for i in range(x.count):
         block = x.at(i, i)
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
             eye = torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
             x.blocks[x.place(i, i)] = block + each * eye
         else:

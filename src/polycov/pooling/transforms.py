@@ -159,6 +159,23 @@ def is_readable(x: Tensor) -> bool:
     return not torch.compiler.is_compiling() and not is_batched(x)
 
 
+def is_plain(x: Tensor) -> bool:
+    """Returns whether a tensor is an ordinary one on a CPU, outside compilers, tracers and transforms.
+
+    Example:
+        >>> is_plain(torch.zeros(2)), torch.func.grad(lambda x: x * is_plain(x))(torch.tensor(1.0))
+        (True, tensor(0.))
+    """
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) is Tensor
+        and x.device.type == "cpu"
+        and not torch._C._get_tracing_state()
+        and not torch._C._are_functorch_transforms_active()
+        and not torch._C._len_torch_dispatch_stack()
+    )
+
+
 def needs_gradient(x: Tensor) -> bool:
     """Returns whether a backward pass may ask for the gradient of a tensor, also inside `torch.func`."""
     if not torch.is_grad_enabled() or torch.compiler.is_compiling():

@@ -31,12 +31,18 @@ def hardware(device: str | torch.device = "cpu") -> str:
     """Returns the name of the GPU, or that of the processor with the number of threads in use."""
     if str(device).startswith("cuda"):
         return str(torch.cuda.get_device_name(device))
-    name = platform.processor() or platform.machine()
-    if CPU_INFO.is_file():
-        match = re.search(r"model name\s*: (.*)", CPU_INFO.read_text(encoding="utf-8", errors="replace"))
-        name = match[1] if match else name
     threads = torch.get_num_threads()
-    return f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+    return f"{_processor()}, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def _processor() -> str:
+    """The name of the processor; a name without a number, as virtual machines have them, with family and model."""
+    listed = CPU_INFO.read_text(encoding="utf-8", errors="replace") if CPU_INFO.is_file() else ""
+    found = {key: re.search(rf"(?m)^{key}\s*: (.*)", listed) for key in ("model name", "cpu family", "model")}
+    name, family, model = (match[1] if match else "" for match in found.values())
+    if name and family and model and not re.search(r"\d", name):
+        return f"{name} family {family} model {model}"
+    return name or platform.processor() or platform.machine()
 
 
 def total_memory() -> int:

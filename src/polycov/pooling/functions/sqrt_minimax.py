@@ -76,8 +76,8 @@ class MinimaxSqrt(MatrixFunction):
         if self.norm == "trace":
             return matrix, None
         power = matrix @ matrix if self.norm == "square" else matrix
-        norm = torch.linalg.vector_norm(power, dim=(1, 2), keepdim=True)
-        norm = torch.where(norm == 0, 1.0, norm)
+        norm = (power * power).sum((1, 2), keepdim=True)  # torch's vector_norm has no third derivative
+        norm = torch.where(norm == 0, 1.0, norm).sqrt()
         norm = norm.sqrt() if self.norm == "square" else norm
         return matrix / norm, norm.sqrt()
 

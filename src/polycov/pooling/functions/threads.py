@@ -9,6 +9,8 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
+from polycov.pooling.transforms import is_plain
+
 SMALLEST = 64  # rows of a matrix; smaller ones are done sooner than handed over
 PARTS = 3  # of a batch, for each thread: a core that is also busy with something else then does fewer
 
@@ -22,22 +24,10 @@ def count_parts(matrix: Tensor) -> int:
         >>> count_parts(torch.zeros(1, 256, 256))
         1
     """
-    if not _is_plain(matrix):
+    if not is_plain(matrix) or not torch.backends.openmp.is_available():  # with which threads can differ in their cores
         return 1
     threads, (batch, _, size) = torch.get_num_threads(), matrix.shape
     return min(PARTS * threads, batch) if 1 < threads <= batch and size >= SMALLEST else 1
-
-
-def _is_plain(x: Tensor) -> bool:
-    return (
-        not torch.compiler.is_compiling()
-        and type(x) is Tensor
-        and x.device.type == "cpu"
-        and torch.backends.openmp.is_available()  # with which threads can differ in their number of cores
-        and not torch._C._get_tracing_state()
-        and not torch._C._are_functorch_transforms_active()
-        and not torch._C._len_torch_dispatch_stack()
-    )
 
 
 def in_threads(function: Callable[..., None], *parts: Sequence[Tensor]) -> None:
