@@ -1,3 +1,4 @@
+import multiprocessing
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,6 +71,38 @@ def test_pixels_from_workers_stay_until_the_third_batch_after_theirs(samples: Sa
             assert torch.equal(pixels, torch.stack([preprocessing.pixels(samples.image(i)) for i in which]))
     assert reasons == [4] * 10
     assert [which for _, which in recent] == [[3, 2], [0], [1]]
+
+
+def test_pixels_are_sent_where_processes_can_share_little_memory(
+    samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(tensor: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left on device (28)")
+
+    preprocessing, numbers, reasons = Preprocessing(16, 16), [[2, 0], [4, 1], [3]], list[int]()
+
+    def read() -> list[tuple[torch.Tensor, list[int]]]:
+        loading = load_batches(samples, preprocessing, numbers, 2, lambda i, _: reasons.append(i), pixels=True)
+        return [(images.clone(), indices.tolist()) for images, _, indices in loading]
+
+    shared = read()
+    monkeypatch.setattr(torch.Tensor, "share_memory_", full)
+    for (images, indices), (expected, same) in zip(read(), shared, strict=True):
+        assert torch.equal(images, expected)
+        assert indices == same
+    assert reasons == [4, 4]
+
+
+@pytest.mark.slow
+def test_a_killed_process_that_reads_is_named(samples: Samples) -> None:
+    loading = load_batches(samples, Preprocessing(16, 16), [[0]] * 40, 1, pixels=True)
+    next(loading)
+    (reader,) = multiprocessing.active_children()
+    reader.kill()
+    reader.join()
+    with pytest.raises(PolycovError, match="A process that reads images was killed"):
+        for _ in loading:
+            pass
 
 
 def test_pairs_of_index_and_seed_are_augmented(samples: Samples) -> None:

@@ -38,6 +38,11 @@ def test_embedding_a_spec_is_the_pool_on_the_backbone(trees: Path, tmp_path: Pat
         np.testing.assert_allclose(feature, expected, rtol=1e-3, atol=1e-4)
 
 
+def test_a_pool_that_needs_fitting_says_how(trees: Path, tmp_path: Path) -> None:
+    with pytest.raises(PolycovError, match=r"Fit it first, by polycov train FOLDER --probe --pool auto-fit, and embed"):
+        embed("auto-fit", trees / "test", tmp_path / "features", **SMALL)
+
+
 @pytest.mark.parametrize("kind", ["npz", "parquet"])
 def test_int8_keeps_a_scale_per_image(trees: Path, tmp_path: Path, kind: str) -> None:
     exact = embed(SPEC, trees / "test", tmp_path / "exact", format=kind, **RANDOM).load()[1]
@@ -48,6 +53,34 @@ def test_int8_keeps_a_scale_per_image(trees: Path, tmp_path: Path, kind: str) ->
     if kind == "parquet":
         table = pq.read_table(tmp_path / "small")
         assert table.column_names == ["name", "feature", "scale"]
+
+
+@pytest.mark.slow
+def test_an_engine_and_processes_that_read_give_the_features_of_plain_torch(tmp_path: Path) -> None:
+    for i in range(150):
+        make_image(i % 3, i).save(tmp_path / f"{i:03}.png")
+    (tmp_path / "017.png").write_text("not an image")
+    options: dict[str, Any] = {**RANDOM, "broken": "skip", "shard_size": 40, "batch_size": 7}
+    expected = embed(SPEC, tmp_path, tmp_path / "plain", **options, backend="torch").load()
+    messages: list[str] = []
+    progress = LogProgress(messages.append)
+    found = embed(SPEC, tmp_path, tmp_path / "fast", **{**options, "workers": 2}, progress=progress).load()
+    assert any("with the pool" in message for message in messages), messages
+    assert found[0] == expected[0]
+    assert len(found[0]) == 149
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_a_shard_without_readable_images_is_read_back(tmp_path: Path, kind: str) -> None:
+    for i in range(5):
+        (tmp_path / f"{i}.png").write_text("not an image")
+    make_image(0, 0).save(tmp_path / "5.png")
+    options: dict[str, Any] = {**RANDOM, "broken": "skip", "shard_size": 3, "format": kind}
+    first = embed(SPEC, tmp_path, tmp_path / "features", **options)
+    assert [shard.features.shape for shard in first] == [(0, 32), (1, 32)]
+    again = embed(SPEC, tmp_path, tmp_path / "features", **options).load()
+    assert [Path(name).name for name in again[0]] == ["5.png"]
 
 
 @pytest.mark.slow

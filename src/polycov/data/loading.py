@@ -72,6 +72,14 @@ class SharedPixels(Dataset[tuple[int, int, str]]):
         self.dataset = dataset
         self.pixels = torch.empty(batches, batch_size, size, size, 3, dtype=torch.uint8).share_memory_()
 
+    @classmethod
+    def if_room(cls, dataset: Dataset[Row], size: int, batch_size: int, batches: int) -> "SharedPixels | None":
+        """Returns the dataset, or None if processes cannot share so much memory, as in containers by default."""
+        try:
+            return cls(dataset, size, batch_size, batches)
+        except RuntimeError:  # of torch: not enough memory, or /dev/shm is too small
+            return None
+
     def __getitem__(self, key: tuple[int, int, Any]) -> tuple[int, int, str]:
         place, position, image_key = key
         self.pixels[place, position], label, index, reason = self.dataset[image_key]
@@ -180,7 +188,10 @@ def _load_pixels(
 ) -> Iterator[Batch]:
     """The same for pixels, in shared memory."""
     room = AHEAD * workers + KEPT
-    shared = SharedPixels(dataset, size, batch_size, room)
+    shared = SharedPixels.if_room(dataset, size, batch_size, room)
+    if shared is None:
+        yield from _load(dataset, batches, workers, on_unreadable)
+        return
     keys = ([(number % room, i, key) for i, key in enumerate(batch)] for number, batch in enumerate(batches))
     for number, rows in enumerate(_collated(shared, keys, workers, collate=list)):
         labels, indices, reasons = zip(*rows, strict=True)
@@ -220,9 +231,20 @@ def _collated(
 
 
 def _without_traceback(loader: "DataLoader[Any]") -> Iterator[Any]:
-    """The batches; a network error comes without the traceback that a worker adds to its text."""
+    """The batches; a network error comes without the traceback that a worker adds to its text.
+
+    Raises:
+        PolycovError: if a worker was killed.
+    """
     try:
         yield from loader
+    except RuntimeError as error:
+        if str(error).startswith("DataLoader worker"):
+            raise PolycovError(
+                "A process that reads images was killed, perhaps because memory ran out: use fewer --workers, or a "
+                "smaller --batch-size."
+            ) from error
+        raise
     except ConnectionError as error:
         text = str(error)
         raise ConnectionError(text[max(text.rfind("Cannot reach"), 0) :].strip()) from None

@@ -124,8 +124,9 @@ class EmbedImages(Work[ShardTask, Part]):
             skipped[ahead[0][1][position]] = reason
 
         def read() -> Iterator[tuple[Tensor, Read]]:
-            workers = min(options.runtime.workers, -(-self.count // options.batch_size))
-            loading = load_items(Anywhere(), embedder.preprocessing, batches(), options.batch_size, workers, skip)
+            size = max(min(options.batch_size, self.count), 1)
+            workers = min(options.runtime.workers, -(-self.count // size))
+            loading = load_items(Anywhere(), embedder.preprocessing, batches(), size, workers, skip)
             for images, positions in loading:
                 shard, names = ahead.popleft()
                 yield (

@@ -1,5 +1,6 @@
 """What turns images into compact features: the layers of a trained model, or a pool on a pretrained backbone."""
 
+import shlex
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -149,6 +150,11 @@ def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:
     backbone = build_backbone(options.network, size, keep_prefix=reads_class_token(options.source))
     width, prefix = backbone.num_features, backbone.prefix_tokens
     pool = create_pool(options.source, width, dim=options.dim, seed=options.seed, prefix_tokens=prefix)
+    if not pool.is_fitted:
+        raise PolycovError(
+            f"{options.source!r} is fitted to training images, and here there are none. Fit it first, by polycov train "
+            f"FOLDER --probe --pool {shlex.quote(options.source)}, and embed with the run: polycov embed RUN …"
+        )
     changes: dict[str, Any] = {"resize": images.resize, "squash": images.squash, "draft": images.draft}
     given = {name: value for name, value in changes.items() if value is not None}
     preprocessing = replace(backbone.preprocessing(), **given)

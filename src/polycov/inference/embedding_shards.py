@@ -92,7 +92,7 @@ def read_shard(path: Path) -> Shard:
         _, pq = _pyarrow()
         table = pq.read_table(path, page_checksum_verification=True)
         column = table["feature"].combine_chunks()
-        values = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), -1)
+        values = column.flatten().to_numpy(zero_copy_only=False).reshape(len(table), column.type.list_size)
         scales = table["scale"].to_numpy() if "scale" in table.column_names else None
         note = (table.schema.metadata or {}).get(_EMBEDDING)
         return Shard(table["name"].to_pylist(), values, scales, None if note is None else note.decode())

@@ -49,7 +49,7 @@ class Engine:
         if name == "onnxruntime":
             self._start = _beside(_in_batches(_onnxruntime(_as_onnx(network, example), threads), len(example)))
         else:
-            self._start = _openvino(_as_onnx(network, example[:1]), threads, precision)
+            self._start = _openvino(_as_onnx(network, example[:1]), threads, example[:1].numpy(), precision)
 
     def __call__(self, images: Tensor) -> Outputs:
         """Returns the outputs for images like the example, with any B."""
@@ -125,7 +125,7 @@ def _openvino_core() -> Any:
     return import_openvino().Core()
 
 
-def _openvino(model: bytes, threads: int, precision: str) -> Start:
+def _openvino(model: bytes, threads: int, example: Array, precision: str) -> Start:
     """Runs a network compiled for one image: as many images at a time as there are threads, each on one of them.
 
     The activations of one image stay in the cache of a core, and no thread waits for another within a layer. The
@@ -140,6 +140,8 @@ def _openvino(model: bytes, threads: int, precision: str) -> Start:
     core = _openvino_core()
     compiled = core.compile_model(core.read_model(model), "CPU", options)
     shapes = [tuple(output.shape)[1:] for output in compiled.outputs]
+    # The first inference initialises what waits for Python's lock: two threads that did so at once would never end.
+    compiled.create_infer_request().infer({0: np.zeros_like(example)}, share_inputs=True, share_outputs=True)
     workers, own = ThreadPoolExecutor(threads), threading.local()
 
     def compute(images: Array, i: int, outputs: list[Array]) -> None:
