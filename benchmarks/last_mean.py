@@ -3,7 +3,7 @@
     python benchmarks/last_mean.py FOLDER --seeds 10 --out last-mean.csv [--backbone resnet50 --weights FILE --jobs …]
 
 A spec reads one stage, so it cannot say this; here the features of `average-last` and of other methods, as `polycov
-compare` pools them, are brought to the same energy and put side by side, as they are or projected to classes. The
+compare` pools them, are weighed as in `mean-cov` and put side by side, as they are or projected to classes. The
 probe, its splits and its choice of a strength are those of `polycov compare FOLDER --seeds N`. Options that this
 program does not know are those of `polycov compare`, by their names in Python: `--backbone resnet50`.
 """
@@ -34,22 +34,25 @@ from polycov.training.config import replace_options
 
 ROOT, CHEAP = "isqrt-cov", "covariance | sqrt_minimax(9) | triu"
 LAST, MEAN = "average-last", "average"
-WAYS: dict[str, tuple[tuple[str, ...], int | None]] = {  # features side by side, and the numbers they are projected to
+WAYS: dict[str, tuple[tuple[str, ...], int | None]] = {  # features side by side, and the numbers after a projection
     "root alone": ((ROOT,), None),
     "average of the last layer": ((LAST,), None),
     "mean beside root": ((MEAN, ROOT), None),
     "average of the last layer beside root": ((LAST, ROOT), None),
-    "projected: mean, root": ((MEAN, CHEAP), 512),
-    "projected: average of the last layer, root": ((LAST, CHEAP), 512),
-    "projected: both, root": ((MEAN, LAST, CHEAP), 512),
+    "both means beside root": ((MEAN, LAST, ROOT), None),
+    "mean beside root, projected": ((MEAN, CHEAP), 512),
+    "average of the last layer beside root, projected": ((LAST, CHEAP), 512),
 }
 Features = dict[Split, Tensor]
 
 
 def fitted(blocks: list[Tensor], labels: Tensor, dim: int | None) -> list[Post]:
-    """The stages ``balance | project(dim, fit=classes, shrinkage=auto)``, or the first alone, fitted to features."""
+    """The stages ``balance(1, 2) | project(dim, fit=classes, shrinkage=auto)``, or the first alone, fitted: the root,
+    which comes last, counts twice, as in `mean-cov`.
+    """
     sizes = tuple(block.shape[1] for block in blocks)
-    stages: list[Post] = [Balance(features=sum(sizes), blocks=sizes)]
+    weights = (*[1.0] * (len(blocks) - 1), 2.0)
+    stages: list[Post] = [Balance(*weights, features=sum(sizes), blocks=sizes)]
     stages += [Project(sum(sizes), dim, fit="classes", shrinkage="auto")] if dim else []
     rows = torch.cat(blocks, 1)
     for stage in stages:

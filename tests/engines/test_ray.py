@@ -183,6 +183,31 @@ def test_a_node_killed_in_the_middle_costs_time_only(cluster: Any, data: Path, t
     assert (tmp_path / "shared" / "records.jsonl").read_bytes().startswith(before)
 
 
+def test_an_embedding_loses_a_node_in_the_middle(cluster: Any, tmp_path: Path) -> None:
+    for i in range(400):
+        make_image(i % 3, i).save(tmp_path / f"{i:03}.png")
+    options: dict[str, Any] = {**NETWORK, "shard_size": 4, "dim": 32, "format": "npz"}
+    alone = embed("ipccp-ts", tmp_path, tmp_path / "alone", **options).load()
+    node = cluster.add_node(num_cpus=1, **SMALL)
+    cluster.wait_for_nodes()
+    done_before: list[int] = []
+
+    def kill_a_node() -> None:
+        while len(list((tmp_path / "shared").glob("part-*.npz"))) < 5:
+            time.sleep(0.01)
+        cluster.remove_node(node, allow_graceful=False)
+        done_before.append(len(list((tmp_path / "shared").glob("part-*.npz"))))
+
+    killer = threading.Thread(target=kill_a_node)
+    killer.start()
+    shared = embed("ipccp-ts", tmp_path, tmp_path / "shared", engine="ray", **options)
+    killer.join()
+    assert 5 <= done_before[0] < 100
+    assert shared.shards == 100
+    assert shared.load()[0] == alone[0]
+    assert np.array_equal(shared.load()[1], alone[1])
+
+
 @pytest.mark.usefixtures("cluster")
 def test_a_trained_setting_comes_back_with_its_run(data: Path, tmp_path: Path) -> None:
     options = {**TINY, "methods": ("average",), "dims": (8,), "seeds": 1, "head": "train", "epochs": 1}

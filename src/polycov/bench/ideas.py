@@ -14,6 +14,7 @@ from polycov.pooling.functions.spectral import spectral
 from polycov.pooling.moments import scaled_covariance, second_moment
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.pooling.vectors.buckets import bucket_table
+from polycov.pooling.vectors.random_maclaurin import random_maclaurin
 
 
 def fused(matrix: Tensor, iterations: int) -> Tensor:
@@ -82,7 +83,7 @@ def _sketch(shape: Shape, matrix: Tensor) -> dict[str, Job]:
     order, offsets = bucket.argsort(stable=True), counts.cumsum(0) - counts
 
     def scatter() -> Tensor:
-        return x.new_zeros(len(x), shape.dim + 1).scatter_add_(1, bucket.expand_as(x), x)[:, :-1].contiguous()
+        return x.new_zeros(len(x), shape.dim).scatter_add_(1, bucket.expand_as(x), x)
 
     def gather() -> Tensor:
         padded = torch.nn.functional.pad(x, (0, 1))
@@ -102,8 +103,10 @@ def _maclaurin(shape: Shape, matrix: Tensor) -> dict[str, Job]:
         pairs = list(zip(left.split(size), right.split(size), strict=True))
         return lambda: torch.cat([((a @ matrix) * b).sum(-1) for a, b in pairs], 1)
 
-    one_by_one = {"sample by sample": lambda: torch.stack([((left @ q) * right).sum(-1) for q in matrix])}
-    return {f"blocks of {size}": blocks(size) for size in (512, 128, 2048, shape.dim)} | one_by_one
+    ours: dict[str, Job] = {"as 1 × 1 convolutions": lambda: random_maclaurin(matrix, pool.vector.weights)}
+    products = {f"products, blocks of {size}": blocks(size) for size in (128, 512, 2048, shape.dim)}
+    one_by_one = {"products, sample by sample": lambda: torch.stack([((left @ q) * right).sum(-1) for q in matrix])}
+    return ours | products | one_by_one
 
 
 def ideas(shape: Shape, rounds: int, tick: Tick | None = None, compile: bool = False) -> Iterator[Row]:

@@ -85,18 +85,14 @@ class BandForm:
         Raises:
             torch.linalg.LinAlgError: if it is not.
         """
-        solved: list[
-            Tensor
-        ] = []  # blocks of the result, (shifts, b, k) each: a product of parts of one tensor is slower
+        solved: list[Tensor] = []  # blocks of the result, (shifts, b, k) each, and not parts of one tensor: faster
         inverses: list[Tensor] = []  # of the Cholesky factors of the diagonal blocks
         links: list[Tensor] = []  # the blocks below them
         eye = torch.eye(self.band, dtype=targets.dtype, device=targets.device)
         for k, part in enumerate(targets.split(self.band)):
             unit = eye[: len(part), : len(part)]
-            block, right = (
-                torch.addcmul(self._diagonal[k], shifts[:, None, None], unit),
-                part.expand(len(shifts), -1, -1),
-            )
+            block = torch.addcmul(self._diagonal[k], shifts[:, None, None], unit)
+            right = part.expand(len(shifts), -1, -1)
             if k:
                 links.append(self._below[k - 1] @ inverses[-1].mT)
                 block = torch.baddbmm(block, links[-1], links[-1].mT, alpha=-1)
