@@ -102,15 +102,18 @@ class NewtonSchulzEigenvalues(ScalarFunction):
         return result
 
     def slopes(self, x: Tensor) -> Tensor:
-        # Only what belongs to a pair is computed for every pair: a row is a, a column b, as in `_slope`.
+        # Only what belongs to a pair is computed for every pair, in place: a row is a, a column b, as in `_slope`.
         value, m = torch.ones_like(x).unsqueeze(-1) if self.inverse else x.unsqueeze(-1), x.unsqueeze(-1)
-        e, rise, result = 1 - m, torch.ones_like(m * m.mT), torch.full_like(m * m.mT, 0.0 if self.inverse else 1.0)
+        e = 1 - m
+        result = rise = (0.0 if self.inverse else 1.0) * (1 + 0.5 * e).mT - 0.5 * value  # after one iteration
         for i in range(self.iterations):
             t = 1 + 0.5 * e
-            result = torch.addcmul(result * t.mT, value, rise, value=-0.5)
+            if i > 0:
+                result.mul_(t.mT).addcmul_(value, rise, value=-0.5)
             if i < self.iterations - 1:
                 part = 0.25 * e * (3 + e)
-                rise = rise * torch.addcmul(part + part.mT, e, e.mT, value=0.25)
+                growth = (part + part.mT).addcmul_(e, e.mT, value=0.25)
+                rise = rise.mul_(growth) if i > 0 else growth
             m, value = m * t * t, value * t
             e = _rest(m, e)
         a, b = x.unsqueeze(-1), x.unsqueeze(-2)
