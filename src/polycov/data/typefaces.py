@@ -8,7 +8,8 @@ shadow over the page are random.
 import random
 import string
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,7 @@ FACES = {
 }
 PER_CLASS: dict[Split, int] = {"train": 40, "test": 40}
 SIZE = 256
+SEEN = (38, 346)  # of a page 384 pixels wide, after it was rotated by at most 12 degrees and cut to the size
 VERSION = 1  # of the images: another version draws others
 LETTERS = string.ascii_lowercase + "eeeeaaooiittnnrrss"
 
@@ -113,9 +115,21 @@ def _draw_page(font: ImageFont.FreeTypeFont, font_size: int, rng: random.Random)
     leading = font_size * rng.uniform(1.1, 1.8)
     y = rng.uniform(-leading, 0)
     while y < side:
-        pen.text((rng.uniform(-font_size, 0), y), _random_line(rng, side // font_size * 3), fill=255, font=font)
+        x, line = rng.uniform(-font_size, 0), _random_line(rng, side // font_size * 3)
+        if SEEN[0] - 3 * font_size < y < SEEN[1] + font_size:
+            pen.text((x, y), line[: _letters_within(font, line, SEEN[1] + 2 * font_size - x)], fill=255, font=font)
         y += leading
     return page
+
+
+def _letters_within(font: ImageFont.FreeTypeFont, line: str, width: float) -> int:
+    """How many letters of a line are seen: drawing one takes longer than adding up their widths."""
+    return sum(end < width for end in accumulate(_width(font, letter) for letter in line))
+
+
+@lru_cache(maxsize=32768)
+def _width(font: ImageFont.FreeTypeFont, letter: str) -> float:
+    return font.getlength(letter)
 
 
 def _random_line(rng: random.Random, letters: int) -> str:
@@ -132,8 +146,15 @@ def _colour(ink: "np.ndarray[Any, Any]", rng: random.Random) -> Image.Image:
     light, dark = noise.uniform(0.55, 1.0, 3), noise.uniform(0.0, 0.45, 3)
     background, foreground = (dark, light) if rng.random() < 0.3 else (light, dark)
     values = background + ink[..., None] * (foreground - background)
-    y, x = np.mgrid[0:SIZE, 0:SIZE] / SIZE - 0.5
+    y, x = _places()
     angle, depth = rng.uniform(0, 2 * np.pi), rng.uniform(0, 0.5)
     shade = 1 + depth * (np.cos(angle) * y + np.sin(angle) * x)
     grain = rng.uniform(0.01, 0.1) * noise.standard_normal(values.shape, dtype=np.float32)
     return Image.fromarray(np.clip(255 * (values * shade[..., None] + grain), 0, 255).astype(np.uint8))
+
+
+@cache
+def _places() -> "np.ndarray[Any, Any]":
+    """How far each pixel is from the centre, down and to the right, over the size of the image."""
+    places: np.ndarray[Any, Any] = np.mgrid[0:SIZE, 0:SIZE] / SIZE - 0.5
+    return places
