@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from polycov.comparing.protocols.protocol import Pooled
+from polycov.data.images import SPLITS
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -80,10 +81,10 @@ _EXPECTED = [("test", "brick/000"), ("test", "wood/000"), ("train", "wood/001"),
 
 
 def test_features_side_by_side_are_weighed_as_in_mean_cov() -> None:
-    labels = {split: torch.arange(40) % 4 for split in ("train", "val", "test")}
+    labels = {split: torch.arange(40) % 4 for split in SPLITS}
     generator = torch.Generator().manual_seed(0)
     parts = [
-        Pooled({split: scale * torch.randn(40, width, generator=generator) for split in labels}, labels, 4)  # type: ignore[arg-type]
+        Pooled({split: scale * torch.randn(40, width, generator=generator) for split in SPLITS}, labels, 4)
         for width, scale in ((5, 10.0), (9, 0.1))
     ]
     joined = program("last_mean").side_by_side(parts, None)

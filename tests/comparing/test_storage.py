@@ -6,9 +6,8 @@ import torch
 from polycov.comparing.protocols.classifiers import ProbeProtocol
 from polycov.comparing.protocols.neighbours import RetrievalProtocol
 from polycov.comparing.protocols.protocol import FrozenProtocol, Pooled
-from polycov.comparing.storage import measure_storage
+from polycov.comparing.storage import measure_stored, stored_in_all
 from polycov.data.images import SPLITS
-from polycov.progress import LogProgress
 
 
 def pooled(seed: int) -> Pooled:
@@ -21,7 +20,7 @@ def pooled(seed: int) -> Pooled:
 
 @pytest.mark.parametrize("protocol", [ProbeProtocol(), RetrievalProtocol()])
 def test_the_curve_goes_from_float32_to_64_bytes(protocol: FrozenProtocol) -> None:
-    points = measure_storage([0, 1], pooled, protocol)
+    points = stored_in_all([measure_stored(pooled(seed), protocol) for seed in (1, 0)])
     assert [(point.code, point.bytes) for point in points] == [
         ("float32", 640),
         ("float16", 320),
@@ -36,7 +35,6 @@ def test_the_curve_goes_from_float32_to_64_bytes(protocol: FrozenProtocol) -> No
 
 def test_without_faiss_there_are_no_product_codes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "faiss", None)
-    lines: list[str] = []
-    points = measure_storage([0], pooled, RetrievalProtocol(), LogProgress(lines.append))
-    assert [point.code for point in points] == ["float32", "float16", "int8"]
-    assert any("polycov[search]" in line for line in lines)
+    found = measure_stored(pooled(0), RetrievalProtocol())
+    assert [point.code for point in stored_in_all([found])] == ["float32", "float16", "int8"]
+    assert "polycov[search]" in found.missing

@@ -10,16 +10,15 @@ from polycov.comparing.explanations import explain_gallery
 from polycov.comparing.grid import METHODS, OWN_METHODS, Limits, Setting, first_order_pools, grid, grid_notes
 from polycov.comparing.launcher import outside_process_group, with_launcher
 from polycov.comparing.live import live_table
-from polycov.comparing.measure import pool_setting
 from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import Prepared, prepare
 from polycov.comparing.protocols.classifiers import ProbeProtocol
-from polycov.comparing.protocols.protocol import FrozenProtocol, Pooled
+from polycov.comparing.protocols.protocol import FrozenProtocol
 from polycov.comparing.records import Record
 from polycov.comparing.report.gallery import make_gallery
-from polycov.comparing.storage import StorageCurve, measure_storage
+from polycov.comparing.storage import StorageCurve, StoredScores, stored_in_all
 from polycov.comparing.study import stored_points
-from polycov.comparing.work import Measured, MeasureSettings
+from polycov.comparing.work import Measured, MeasureSettings, MeasureStorage
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
 from polycov.engines.engine import Engine
@@ -232,17 +231,18 @@ class ComparisonJob:
         recommendation, protocol = comparison.recommendation, self.protocol
         if not (self.options.quantize and recommendation and isinstance(protocol, FrozenProtocol)):
             return comparison
-        key, seeded = recommendation.chosen.key, self.prepared.data
+        key = recommendation.chosen.key
         seeds = sorted(record.seed for record in comparison.records if (record.method, record.dim) == key)
         curve = self.folder.storage()
         if curve is None or (curve.method, curve.dim, curve.seeds) != (*key, seeds):
-
-            def pooled(seed: int) -> Pooled:
-                setting, unseen = Setting(*key, seed), seeded.unseen > 0
-                features = self._work.features()
-                return pool_setting(setting, seeded.split(seed), features, self.channels, unseen=unseen).pooled
-
-            curve = StorageCurve(*key, seeds, measure_storage(seeds, pooled, protocol, self.progress))
+            found: list[StoredScores] = []
+            with self.progress.task("fewer bytes", len(seeds)) as task:
+                for scores in self.engine.run(MeasureStorage(self._work, key), seeds):
+                    found.append(scores)
+                    task.advance()
+            if missing := found[0].missing:
+                self.progress.message(f"note: {missing}")
+            curve = StorageCurve(*key, seeds, stored_in_all(found))
             self.folder.write_storage(curve)
         return replace(comparison, study=replace(comparison.study, stored=stored_points(curve, recommendation)))
 

@@ -1,6 +1,6 @@
 """What a feature is worth in fewer bytes: a curve for the recommended feature."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,7 +10,6 @@ from polycov.comparing.protocols.protocol import Encode, FrozenProtocol, Pooled
 from polycov.data.product_quantizer import BITS, ProductQuantizer
 from polycov.data.quantize import FeatureDtype, dequantize, quantize
 from polycov.errors import MissingDependencyError
-from polycov.progress import SILENT, Progress
 from polycov.system.memory_budget import MATRICES
 from polycov.system.rows import Rows
 from polycov.system.structure import Structured
@@ -58,33 +57,38 @@ def storing(dtype: FeatureDtype) -> Encode:
     return lambda features: dequantize(*quantize(features, dtype))
 
 
-def measure_storage(
-    seeds: Sequence[int], pooled: Callable[[int], Pooled], protocol: FrozenProtocol, progress: Progress = SILENT
-) -> list[Stored]:
-    """Returns a feature as it is and stored in fewer bytes, judged; product codes are fitted to training features.
+@dataclass(frozen=True)
+class StoredScores:
+    """The test scores of a seed.
 
-    Args:
-        seeds: to measure.
-        pooled: returns the features of a seed.
-        protocol: how features are judged.
-        progress: receives progress, and a message if faiss is not installed.
+    Attributes:
+        seed: that was measured.
+        scores: by name and bytes of the code.
+        missing: what to install for product codes, where that is missing.
     """
+
+    seed: int
+    scores: dict[tuple[str, int], float]
+    missing: str = ""
+
+
+def measure_stored(features: Pooled, protocol: FrozenProtocol) -> StoredScores:
+    """Judges a feature as it is and stored in fewer bytes; product codes are fitted to training features."""
+    codes, missing = _plain_codes(features.features["train"].shape[1]), ""
+    try:
+        codes |= _product_codes(features, features.seed)
+    except MissingDependencyError as error:
+        missing = str(error)
+    judged = protocol.judge(features)
+    return StoredScores(features.seed, {key: judged.stored(encode) for key, encode in codes.items()}, missing)
+
+
+def stored_in_all(found: Sequence[StoredScores]) -> list[Stored]:
+    """Returns each code with the scores of all seeds, in their order."""
     scores: dict[tuple[str, int], list[float]] = {}
-    missing = ""
-    with progress.task("fewer bytes", len(seeds)) as task:
-        for seed in seeds:
-            features = pooled(seed)
-            codes = _plain_codes(features.features["train"].shape[1])
-            try:
-                codes |= _product_codes(features, seed)
-            except MissingDependencyError as error:
-                missing = str(error)
-            judged = protocol.judge(features)
-            for key, encode in codes.items():
-                scores.setdefault(key, []).append(judged.stored(encode))
-            task.advance()
-    if missing:
-        progress.message(f"note: {missing}")
+    for one in sorted(found, key=lambda one: one.seed):
+        for key, score in one.scores.items():
+            scores.setdefault(key, []).append(score)
     return [Stored(code, size, values) for (code, size), values in scores.items()]
 
 

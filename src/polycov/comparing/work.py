@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from polycov.comparing.grid import Setting
-from polycov.comparing.measure import measure_frozen, measure_trained
+from polycov.comparing.measure import measure_frozen, measure_trained, pool_setting
 from polycov.comparing.prepare import Prepared
 from polycov.comparing.protocols.neighbours import RetrievalProtocol
 from polycov.comparing.protocols.protocol import FrozenProtocol
 from polycov.comparing.records import Measurement, Record
 from polycov.comparing.reduced_features import ReducedFeatures
+from polycov.comparing.storage import StoredScores, measure_stored
 from polycov.data.images import ImageData
 from polycov.engines.engine import EngineOptions
 from polycov.engines.work import Work
@@ -138,3 +139,28 @@ class MeasureSettings(Work[Setting, Measured]):
             here = Path(scratch) / run.name
             measurement = measure_trained(setting, data, config, here, cache, progress)
             return replace(measurement, run=str(run)), RunFolder(here).contents()
+
+
+@dataclass
+class MeasureStorage(Work[int, StoredScores]):
+    """Measures a feature of one seed after another in fewer bytes.
+
+    Attributes:
+        settings: how the features are made.
+        key: method and dimension.
+    """
+
+    settings: MeasureSettings
+    key: tuple[str, int | None]
+
+    def __post_init__(self) -> None:
+        self.uses_gpu = False
+
+    def __call__(self, tasks: Iterable[int]) -> Iterator[StoredScores]:
+        """Yields the scores of each seed."""
+        prepared, reduced = self.settings.prepared, self.settings.features()
+        protocol, unseen = prepared.options.protocol(), prepared.data.unseen > 0
+        for seed in tasks:
+            setting, data = Setting(*self.key, seed), prepared.data.split(seed)
+            pooled = pool_setting(setting, data, reduced, self.settings.channels, unseen=unseen).pooled
+            yield measure_stored(pooled, protocol)  # type: ignore[arg-type]  # features are judged only if frozen

@@ -66,7 +66,7 @@ class CountSketch(BucketMap):
     def __init__(self, channels: Channels, dim: int, *, least: int | None = None, seed: int = 0) -> None:
         super().__init__(channels, positive_int("count_sketch", "dim", dim, MOST_DIMENSIONS))
         if least is not None:
-            least = positive_int("count_sketch", "least", least, MOST_DIMENSIONS)
+            least = positive_int("count_sketch", "least", least)
             self.out_features = min(dim, max(self.size, least))
             self.dim.fill_(self.out_features)
         generator = torch.Generator().manual_seed(seed)
