@@ -12,7 +12,7 @@ DEMO := average gem isqrt-cov fewer-channels monet-2-ts ipccp-ts ipccp-rm ipccp-
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
 
-demo: $(VENV)/.train  ## compare methods on the built-in typefaces, with a page (three to five minutes)
+demo: $(VENV)/.train  ## compare methods on the built-in typefaces, with a page (about three minutes)
 	@$(BIN)/polycov compare --methods $(DEMO) --dims 512 2048 4096 --seeds 4 --jobs 2 --out runs/demo
 
 tour: $(VENV)/.package  ## every method on one screen: size, kernel error and time

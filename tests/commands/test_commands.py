@@ -84,7 +84,7 @@ MISTAKES = {
     "predict no image": (["predict", "RUN"], "Expected images"),
     "embed nothing": (["embed", "ipccp-ts", "nowhere.jpg", *TINY], "There is no file or folder 'nowhere.jpg'"),
     "embed with no method": (["embed", "ipcp-ts", "TREES", *TINY], "Did you mean 'ipccp-ts'"),
-    "embed unfitted": (["embed", "ipccp-fit", "TREES", *TINY, "--dim", "8"], "is not fitted"),
+    "embed unfitted": (["embed", "ipccp-fit", "TREES", *TINY, "--dim", "8"], "Fit it first, by polycov train"),
     "embed a run of its own size": (["embed", "RUN", "TREES", "--dim", "8"], "omit --dim, --size"),
     "embed on no device": (["embed", "ipccp-ts", "TREES", "--device", "foo"], "The device 'foo' is not available"),
     "evaluate no batch": (["evaluate", "RUN", "--batch-size", "0"], "Expected batch_size to be at least 1"),

@@ -1,7 +1,6 @@
 """Compositions of odd polynomials that bring the roots of eigenvalues to 1: A^(1/2) and A^(−1/2) with few products."""
 
 from collections.abc import Iterator, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -41,7 +40,6 @@ class _Scheme(NamedTuple):
     b: float
 
 
-@cache
 def _scheme(c: Factor) -> _Scheme:
     if len(c) == 3:
         whole = abs(c[1]) <= LARGE * abs(c[2]) != 0
