@@ -1,10 +1,12 @@
 import random
 import sys
+from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 
-from polycov.data import read_data
+from polycov.data import read_data, typefaces
 from polycov.data.images import SPLITS
 from polycov.data.typefaces import _colour, _random_line
 from polycov.errors import MissingDependencyError
@@ -40,3 +42,12 @@ def test_a_missing_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(MissingDependencyError, match=r"fonts of matplotlib.*pip install 'polycov\[cli\]'"):
         read_data("typefaces")
+
+
+@pytest.mark.parametrize("index", [0, 7, 23])
+@pytest.mark.parametrize("face", ["DejaVuSans.ttf", "DejaVuSansMono-Bold.ttf", "cmti10.ttf", "STIXGeneralBolIta.ttf"])
+def test_what_is_not_seen_need_not_be_drawn(face: str, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    font = str(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / face)
+    seen = typefaces.draw(font, random.Random(index))
+    monkeypatch.setattr(typefaces, "SEEN", (-(10**6), 10**6))
+    assert typefaces.draw(font, random.Random(index)).tobytes() == seen.tobytes()

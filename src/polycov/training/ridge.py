@@ -166,7 +166,8 @@ def _choose(side: Side, memory: Memory, *, exact: bool) -> _Choice:
     )
     best: tuple[tuple[float, float], float, Tensor] | None = None
     for strengths, solved in _solutions(side, equations, form, memory):
-        outputs = (_outputs(rows, solved, level) for rows in rotated)
+        together = solved.transpose(0, 1).reshape(width, -1)  # one product for all of them
+        outputs = ((rows @ together).view(len(rows), len(solved), -1).transpose(0, 1) + level for rows in rotated)
         values = torch.stack(list(starmap(_values, zip(outputs, labels.split(BLOCK), strict=True)))).sum(0)
         for strength, each, value in zip(strengths, solved, map(tuple, values.tolist()), strict=True):
             if best is None or value > best[0]:
@@ -200,12 +201,6 @@ def _solutions(
         if not first and dtype != torch.float64:
             _require_accuracy(side, equations, form, solved[0])
         yield strengths, solved
-
-
-def _outputs(rows: Tensor, solved: Tensor, level: Tensor) -> Tensor:
-    """Outputs for rows (b, side) with each of several solutions, (strengths, b, classes): one product for all."""
-    count, width, classes = solved.shape
-    return (rows @ solved.transpose(0, 1).reshape(width, -1)).view(-1, count, classes).transpose(0, 1) + level
 
 
 def _values(outputs: Tensor, labels: Tensor) -> Tensor:

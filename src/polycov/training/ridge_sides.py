@@ -102,7 +102,7 @@ class ScatterSide(Side):
         self._products = [torch.zeros(width, width, dtype=torch.float64) for _ in parts]  # lower triangles
         for part, targets, sums, products in zip(parts, labels, self._sums, self._products, strict=True):
             for rows, label in zip(self.rows([part]), targets.split(BLOCK), strict=True):
-                sums += rows.new_zeros(sums.shape).index_add_(0, label, rows)
+                sums.index_add_(0, label, rows.double())
                 for begin in range(0, width, COLUMNS):
                     products[begin:, begin : begin + COLUMNS] += rows[:, begin:].mT @ rows[:, begin : begin + COLUMNS]
 
