@@ -41,10 +41,10 @@ class _Scheme(NamedTuple):
 
 
 def _scheme(c: Factor) -> _Scheme:
+    small = c[-1] == 0 or abs(c[-2]) > LARGE * abs(c[-1])
     if len(c) == 3:
-        whole = abs(c[1]) <= LARGE * abs(c[2]) != 0
-        return _Scheme(c[1] / c[2], 0.0, 0.0, c[2], 0.0) if whole else _Scheme(0.0, 0.0, 0.0, c[2], c[1])
-    if not abs(c[3]) <= LARGE * abs(c[4]) != 0:
+        return _Scheme(0.0, 0.0, 0.0, c[2], c[1]) if small else _Scheme(c[1] / c[2], 0.0, 0.0, c[2], 0.0)
+    if small:
         return _Scheme(0.0, c[4], c[3], c[2], c[1])
     e = c[3] / (2 * c[4])
     a = c[2] - c[4] * e * e
