@@ -17,6 +17,7 @@ from polycov.commands.main import COMMANDS
 from polycov.commands.parsing import field_docs
 
 KINDS = {
+    "source": "Stages of a network",
     "moment": "Moments",
     "cross": "Cross moments",
     "function": "Functions",

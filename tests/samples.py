@@ -9,9 +9,10 @@ import polycov
 from polycov.pooling.cross_pool import CrossPool
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.functions.spectral import SpectralFunction
-from polycov.pooling.methods import reads_class_token
+from polycov.pooling.methods import reads_class_token, stage_names
 from polycov.pooling.plan import Route
 from polycov.pooling.pool import Pool, SecondOrderPool
+from polycov.pooling.source import Channels
 
 CHANNELS = 4
 
@@ -32,6 +33,7 @@ def method_specs() -> list[str]:
 def stage_specs() -> list[str]:
     """Every example of every registered stage, in an otherwise ordinary spec."""
     frames = {
+        "source": "{} | covariance | sqrt(5) | triu",
         "moment": "{} | sqrt(5) | triu",
         "cross": "{} | sqrt(5) | flatten",
         "function": "covariance | {} | tensor_sketch(24)",
@@ -58,6 +60,8 @@ SIDE_BY_SIDE = [
     "[average, covariance | sqrt(5) | triu] | balance(1, 2) | project(5)",
     "[max, [average, bilinear | sqrt(exact) | tensor_sketch(8)] | balance] | signed_sqrt",
     "[average | project(2), gaussian | sqrt(5) | triu | project(5)] | signed_sqrt | project(6)",
+    "[stage(last) | average, covariance | sqrt(5) | triu] | balance(1, 2)",
+    "[stage(3) | covariance | sqrt(5) | triu, stage(4) | bilinear | sqrt(5) | count_sketch(3)] | balance | project(4)",
 ]
 
 SPECS = list(filter(of_one_input, canonical(method_specs() + stage_specs() + SIDE_BY_SIDE)))
@@ -103,11 +107,23 @@ def repeated(channels: int = CHANNELS) -> Tensor:
     return torch.cat([half, -half]).unsqueeze(0)
 
 
+def channels_of(spec: str, channels: int) -> Channels:
+    """The channels of a pool: a number, or divided among the stages that its spec names; what names none has
+    the first.
+    """
+    names = stage_names(spec)
+    if names == (None,):
+        return channels
+    order = [*(["main"] if None in names else []), *filter(None, names)]
+    shares = [(channels + i) // len(order) for i in range(len(order))]
+    return dict(zip(order, shares, strict=True))
+
+
 def make(
     spec: str, channels: int = CHANNELS, dtype: torch.dtype = torch.float64, seed: int = 0, route: Route = "auto"
 ) -> Pool:
     """A pool with this spec in evaluation mode, fitted if necessary."""
-    pool = polycov.create_pool(spec, channels, seed=seed, route=route).to(dtype).eval()
+    pool = polycov.create_pool(spec, channels_of(spec, channels), seed=seed, route=route).to(dtype).eval()
     if pool.fittable:
         pool.fit([(features(40, 12, channels, seed=9, dtype=dtype), torch.arange(40) % 3)])
     return pool

@@ -31,6 +31,15 @@ def test_the_plan_of_a_probe_has_the_settings_and_the_disk_of_the_comparison(tre
     assert words[1] == f"settings: 21, of {', '.join(methods)} at 8, 15, 16 dimensions, 3 seeds"  # fitted to 15 images
 
 
+@pytest.mark.parametrize("head", ["probe", "train"])
+def test_methods_with_fits_are_planned(trees: Path, tmp_path: Path, head: str) -> None:
+    spec = "[average | project(2), covariance | sqrt(5) | triu | balance] | l2 | balance | signed_sqrt | project(3)"
+    methods = ("mean-cov", "mean-cov-fit", "auto-fit", spec)
+    plan = plan_comparison(options(trees, methods=methods, head=head, seeds=1, out=tmp_path / "cmp"))
+    assert {setting.method for setting in plan.settings} == set(methods)
+    assert plan.seconds > 0
+
+
 @pytest.mark.parametrize("head", ["train", "finetune"])
 def test_the_plan_of_training_counts_its_steps(trees: Path, head: str) -> None:
     plan = plan_comparison(options(trees, methods=("isqrt-cov", "ipccp-fit"), head=head, epochs=4, seeds=1))

@@ -59,3 +59,14 @@ def test_the_digest_changes_with_the_values() -> None:
 def test_more_components_than_channels_are_refused() -> None:
     with pytest.raises(PolycovError, match="Cannot fit 10 principal components"):
         fit_basis([TOKENS], 10)
+
+
+def test_stages_side_by_side_have_components_of_their_own() -> None:
+    basis = fit_basis(TOKENS.split(5), 4, [3, 6])
+    alone = [fit_basis([part], count) for part, count in zip(TOKENS.split([3, 6], -1), (3, 4), strict=True)]
+    x = TOKENS[:2]
+    expected = torch.cat([one.encode(part) for one, part in zip(alone, x.split([3, 6], -1), strict=True)], -1)
+    torch.testing.assert_close(basis.encode(x), expected)
+    totals = [float(part.double().reshape(-1, part.shape[-1]).var(0).sum()) for part in TOKENS.split([3, 6], -1)]
+    kept = sum(one.share * total for one, total in zip(alone, totals, strict=True))
+    assert math.isclose(basis.share, kept / sum(totals), rel_tol=1e-6)

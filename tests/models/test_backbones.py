@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import polycov
 from polycov.data.transforms import Preprocessing
 from polycov.errors import MissingDependencyError
-from polycov.models.backbones import Backbone, fixed_input_size, import_timm, input_size
+from polycov.models.backbones import Backbone, fixed_input_size, import_timm, input_size, stages_to_pool
 from polycov.models.weights import OFFLINE_BACKBONE, offline_weights, read_weights, rename_in_order
 
 FAMILIES = {
@@ -57,11 +57,62 @@ def test_stages_side_by_side_keep_the_mean_and_covariance_of_each() -> None:
         begin += width
 
 
+def test_stages_by_name_stand_side_by_side_and_each_is_what_it_is_alone() -> None:
+    joined = Backbone("resnet18", weights="none", stage="2,last,1+2", size=64).eval()
+    state, x = joined.state_dict(), torch.randn(2, 3, 64, 64)
+    assert joined.groups == {"2": 128, "last": 512, "1+2": 64 + 128}
+    assert joined.num_features == sum(joined.groups.values())
+    assert joined.stage_words == "stage 2 and last layer and stage 1+2"
+    parts = joined.by_stage(x)
+    for name, part in zip(joined.groups, parts, strict=True):
+        one = Backbone("resnet18", weights="none", stage=name, size=64).eval()
+        assert (one.stage is None) == (name == "last")
+        one.load_state_dict({key: state[key] for key in one.state_dict()})
+        torch.testing.assert_close(one(x), part)
+    whole = joined(x)
+    assert whole.shape == (2, joined.num_features, 16, 16)
+    torch.testing.assert_close(whole[:, 128:640, ::8, ::8], parts[1])  # each location of 2 × 2, repeated 8 × 8 times
+
+
+def test_an_automatic_stage_that_is_named_too_is_there_once() -> None:
+    backbone = Backbone("resnet18", weights="none", stage="auto,3,last", size=160)
+    assert backbone.stage == "3,last"
+    assert Backbone("resnet18", weights="none", stage="auto,last", size=64).groups == {"1": 64, "last": 512}
+    assert Backbone("test_vit", weights="none", stage="auto,last").stage is None
+
+
+def test_tokens_of_the_last_layer_stand_where_the_maps_of_a_stage_do() -> None:
+    backbone = Backbone("vit_tiny_patch16_224", weights="none", stage="5,last").eval()
+    x = torch.randn(1, 3, 224, 224)
+    stage, last = backbone.by_stage(x)
+    assert (stage.shape, last.shape) == ((1, 192, 14, 14), (1, 196, 192))
+    torch.testing.assert_close(backbone(x)[:, 192:].flatten(2).mT, last)
+
+
+@pytest.mark.parametrize(
+    ("pool", "stage", "expected"),
+    [
+        ("isqrt-cov", None, None),
+        ("isqrt-cov", "3+4", "3+4"),
+        ("[stage(last) | average, covariance | sqrt(5) | triu]", 4, "4,last"),
+        ("[stage(last) | average, covariance | sqrt(5) | triu]", "auto", "auto,last"),
+        ("[stage(last) | average, covariance | sqrt(5) | triu]", "4,last", "4,last"),  # of a saved model
+        ("[stage(last) | average, max]", None, "last"),
+        ("[stage(3) | average, stage(4) | max]", "auto", "3,4"),
+        ("stage('3+4') | average", None, "3+4"),
+    ],
+)
+def test_a_pool_needs_the_chosen_stage_and_those_it_names(
+    pool: str, stage: int | str | None, expected: int | str | None
+) -> None:
+    assert stages_to_pool(pool, stage) == expected
+
+
 @pytest.mark.parametrize(
     ("stage", "message"),
     [
         ("3+9", "stage from 0 to 4 of 'resnet18', got 9"),
-        ("3+", "stage such as 4, or several such as '3\\+4', got '3\\+'"),
+        ("3+", "stage such as 4, several such as '3\\+4', or last, got '3\\+'"),
         ("deepest", "stage such as 4"),
         ("4+3", "in order, each once, got '4\\+3'"),
         ("3+3", "in order, each once"),

@@ -3,7 +3,14 @@ import torch
 from torch import nn
 
 import polycov
-from polycov.models.head import PoolingHead, default_channels, make_classifier
+from polycov.models.head import (
+    GroupedReduction,
+    PoolingHead,
+    Reduction,
+    default_channels,
+    linear_parts,
+    make_classifier,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +60,24 @@ def test_mistakes_end_in_a_sentence() -> None:
         PoolingHead(6, "average", -2, 4)
     with pytest.raises(polycov.SpecError, match="Unknown method 'averag'"):
         PoolingHead(6, "averag", 2, None)
+
+
+@pytest.mark.parametrize("kind", ["relu", "linear"])
+def test_each_stage_is_reduced_by_itself(kind: Reduction) -> None:
+    pool = "[stage(last) | average, covariance | sqrt(5) | triu]"
+    head = PoolingHead({"3": 3, "last": 8}, pool, 2, 5, reduction=kind).eval()
+    assert isinstance(head.reduction, GroupedReduction)
+    assert head.pool.groups == {"3": 3, "last": 5}  # a stage of fewer channels keeps their number
+    maps = torch.randn(2, 11, 3, 4)
+    expected = torch.cat([head.reduction.parts[0](maps[:, :3]), head.reduction.parts[1](maps[:, 3:])], 1)
+    torch.testing.assert_close(head.reduce(maps), expected)
+    torch.testing.assert_close(head.reduce(maps.flatten(2).mT), expected.flatten(2).mT)
+    assert [part.out_channels for part in linear_parts(head.reduction)] == ([3, 5] if kind == "linear" else [])
+
+
+def test_stages_without_a_reduction_keep_their_channels() -> None:
+    head = PoolingHead({"3": 3, "last": 8}, "[stage(last) | average, average]", 2, None).eval()
+    assert head.pool.groups == {"3": 3, "last": 8}
+    assert isinstance(head.reduction, nn.Identity)
+    wide = PoolingHead({"3": 3, "last": 200}, "[stage(last) | average, covariance | sqrt(5) | triu]", 2, None)
+    assert wide.pool.groups == {"3": 3, "last": 128}

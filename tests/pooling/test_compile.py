@@ -17,6 +17,7 @@ ONCE += ["self_cross(3, heads=2) | sqrt(5) | flatten"]
 # Every stage once: the vector and the stages after it do not depend on the number of locations.
 ANY_SIZE = [
     "[average, covariance | sqrt(5) | triu] | balance",
+    "[stage(3) | max, stage(4) | covariance | sqrt(5) | triu]",
     "max",
     "gem(3)",
     "attentive_probe(2)",

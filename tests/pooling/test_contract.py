@@ -9,7 +9,7 @@ from torch import Tensor
 import polycov
 from polycov import CrossPool, FirstOrderPool, SecondOrderPool, SideBySidePool
 from polycov.pooling.plan import Route
-from samples import CHANNELS, SECOND_ORDER, SPECS, features, make, relative, routes
+from samples import CHANNELS, SECOND_ORDER, SPECS, channels_of, features, make, relative, routes
 
 ALL_ROUTES = [spec for spec in SECOND_ORDER if "gram" in routes(spec)]
 each_spec = pytest.mark.parametrize("spec", SPECS)
@@ -23,7 +23,7 @@ def test_every_stage_and_method_is_in_the_suite() -> None:
 
 @each_spec
 def test_the_spec_prints_back_and_the_repr_rebuilds_the_pool(spec: str) -> None:
-    pool = polycov.create_pool(spec, CHANNELS, seed=3)
+    pool = polycov.create_pool(spec, channels_of(spec, CHANNELS), seed=3)
     assert pool.spec == spec == str(polycov.parse_spec(spec))
     kinds = (CrossPool, FirstOrderPool, SecondOrderPool, SideBySidePool)
     again = eval(repr(pool), {kind.__name__: kind for kind in kinds})
@@ -137,7 +137,7 @@ def test_a_state_dict_restores_the_pool_bit_for_bit(spec: str) -> None:
     buffer = io.BytesIO()
     torch.save(pool.state_dict(), buffer)
     buffer.seek(0)
-    other = polycov.create_pool(spec, CHANNELS, seed=6).eval()
+    other = polycov.create_pool(spec, channels_of(spec, CHANNELS), seed=6).eval()
     other.load_state_dict(torch.load(buffer, weights_only=True))
     assert torch.equal(other(x), pool(x))
 
@@ -162,7 +162,7 @@ def test_results_are_reproducible_with_any_number_of_threads(spec: str) -> None:
         for count in (1, 2, 2):
             torch.set_num_threads(count)
             pool = make(spec, 32, torch.float32)
-            results.append((polycov.create_pool(spec, 32).state_dict(), pool(x)))
+            results.append((polycov.create_pool(spec, channels_of(spec, 32)).state_dict(), pool(x)))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(results[1][1], results[2][1])
@@ -221,10 +221,10 @@ def test_wrong_input_is_rejected_with_a_clear_message(spec: str) -> None:
 @each_spec
 def test_a_state_dict_loads_into_an_empty_pool_and_by_assignment(spec: str) -> None:
     pool, x = make(spec, dtype=torch.float32, seed=5), features(2, 12, dtype=torch.float32)
-    emptied = polycov.create_pool(spec, CHANNELS, seed=6).eval().to("meta").to_empty(device="cpu")
+    emptied = polycov.create_pool(spec, channels_of(spec, CHANNELS), seed=6).eval().to("meta").to_empty(device="cpu")
     emptied.load_state_dict(pool.state_dict())
     assert torch.equal(emptied(x), pool(x))
     with torch.device("meta"):
-        assigned = polycov.create_pool(spec, CHANNELS, seed=6).eval()
+        assigned = polycov.create_pool(spec, channels_of(spec, CHANNELS), seed=6).eval()
     assigned.load_state_dict(pool.state_dict(), assign=True)
     assert torch.equal(assigned(x), pool(x))

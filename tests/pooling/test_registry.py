@@ -21,7 +21,7 @@ def test_stages_are_listed_by_kind_and_name() -> None:
     functions = [stage.name for stage in list_stages("function")]
     assert functions == sorted(functions)
     assert {"identity", "log", "polynomial", "power", "sqrt"} <= set(functions)
-    kinds: tuple[Kind, ...] = ("moment", "cross", "function", "vector", "first_order", "post")
+    kinds: tuple[Kind, ...] = ("source", "moment", "cross", "function", "vector", "first_order", "post")
     assert sum(len(list_stages(kind)) for kind in kinds) == len(names)
 
 

@@ -21,8 +21,8 @@ from polycov.data.image_files import read_image
 from polycov.data.read import read_data
 from polycov.data.transforms import Preprocessing
 from polycov.inference.embed import embed
-from polycov.models.backbones import Backbone
-from polycov.models.backends.frozen import Backend, FrozenBackbone, StageAndLast
+from polycov.models.backbones import LAST, Backbone
+from polycov.models.backends.frozen import Backend, ByStage, FrozenBackbone
 from polycov.models.weights import OFFLINE_BACKBONE
 from polycov.pooling.methods import create_pool
 from polycov.training.config import NetworkOptions
@@ -95,7 +95,7 @@ class Pipeline:
         """Returns a job for the speed of the backbone alone, on random pixels."""
         network: nn.Module = self.network
         if what == FEATURES and self.network.stage is not None:
-            network = StageAndLast(self.complete, self.network.stage)
+            network = ByStage(self.complete, [*self.network.stage_names, LAST])
         preprocessing = self.network.preprocessing()
         frozen = FrozenBackbone(network, self.backend, batch_size=self.batch, preprocessing=preprocessing)
         x = torch.randint(0, 256, (self.batch, self.size, self.size, 3), dtype=torch.uint8)

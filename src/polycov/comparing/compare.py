@@ -7,7 +7,16 @@ from typing import Any
 from polycov.comparing.comparison import Comparison, load_comparison
 from polycov.comparing.comparison_values import LocalFeatures
 from polycov.comparing.explanations import explain_gallery
-from polycov.comparing.grid import METHODS, OWN_METHODS, Limits, Setting, first_order_pools, grid, grid_notes
+from polycov.comparing.grid import (
+    METHODS,
+    OWN_METHODS,
+    Limits,
+    Setting,
+    first_order_pools,
+    grid,
+    grid_notes,
+    named_stages,
+)
 from polycov.comparing.launcher import outside_process_group, with_launcher
 from polycov.comparing.live import live_table
 from polycov.comparing.options import CompareOptions
@@ -105,13 +114,15 @@ class ComparisonJob:
         """
         splits = (self.prepared.data, self.prepared.unseen)
         samples, width = min(data.fewest_training_images() for data in splits if data is not None), self.channels
+        stages: dict[str, int] = {}
         if isinstance(self.protocol, FrozenProtocol):
             extracted = self._extract()
             width = extracted.local.channels
+            stages = {extracted.stage: width} | {name: store.channels for name, store in extracted.beside.items()}
             self.channels = self._fittable_channels(extracted.local, samples)
             self._work = self._measuring(extracted)
         methods, dims = self.prepared.methods, self.prepared.dims
-        limits = Limits(self.channels, width, samples, self._last)
+        limits = Limits(self.channels, width, samples, self._last, stages)
         for note in grid_notes(methods, dims, limits):
             self.progress.message(f"note: {note}")
         self.settings = grid(methods, dims, self.options.seeds, limits)
@@ -189,21 +200,28 @@ class ComparisonJob:
             )
         self._last = backbone.stage is None
         complete = None if self._last else build_backbone(replace(network, stage="last"), size)
-        stage = "last layer" if backbone.stage is None else f"stage {backbone.stage}"
         locations, channels = backbone.locations(size), backbone.num_features
-        self.folder.write_features(LocalFeatures(stage, size, locations, channels))
+        self.folder.write_features(LocalFeatures(backbone.stage_words, size, locations, channels))
         wanted = self.options.store_channels
         if wanted is None and (self.options.unseen_classes or class_token):
             wanted = (
                 0  # a stored basis would have seen classes that other seeds hold out; a class token has all channels
             )
         stored = reduced_channels(wanted, backbone, size, self.channels)
+        named = named_stages(self.prepared.methods)
+        beside = {
+            # First-order pools need all channels.
+            name: 0 if whole else self._stored_channels(name, wanted, size)
+            for name, whole in named.items()
+            if name not in backbone.stage_names
+        }
         extraction = Extraction(
             backbone,
             data,
             preprocessing_for(self.prepared.config.images, data, backbone),
             self.prepared.cache,
             complete,
+            beside,
             workers=self.engine.readers(self.options.runtime.workers),
             backend=self.options.runtime.backend,
             device=choose_device(self.options.runtime.device),
@@ -214,6 +232,11 @@ class ComparisonJob:
         )
         # First-order pools need all channels, so next to reduced features their results are stored too.
         return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
+
+    def _stored_channels(self, stage: str, wanted: int | None, size: int) -> int:
+        """The principal components to store of a stage that a method names; 0 for all channels."""
+        backbone = build_backbone(replace(self.prepared.config.network, stage=stage), size)
+        return reduced_channels(wanted, backbone, size, self.channels)
 
     def _class_token_reader(self) -> str | None:
         """The first method that reads a class token; None if there is none.

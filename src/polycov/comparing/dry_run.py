@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from polycov.comparing.grid import Limits, Setting, check_dims, check_methods, grid, grid_notes
+from polycov.comparing.grid import Limits, Setting, check_dims, check_methods, grid, grid_notes, named_stages
 from polycov.comparing.measure import config_for, pooling_time
 from polycov.comparing.options import CompareOptions
 from polycov.comparing.prepare import SeededData
@@ -16,10 +16,11 @@ from polycov.comparing.protocols.choose import TRAINED
 from polycov.data.images import ImageData
 from polycov.data.read import read_splits
 from polycov.models.backbones import Backbone, input_size, load_plugin
-from polycov.models.head import DEFAULT_CHANNELS
+from polycov.models.head import DEFAULT_CHANNELS, reduced_stages
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
-from polycov.pooling.methods import create_pool, is_first_order, parse_method, reads_class_token
+from polycov.pooling.methods import create_pool, parse_method, reads_class_token
+from polycov.pooling.spec import Spec
 from polycov.progress import SILENT, Progress, duration
 from polycov.system.devices import choose_device
 from polycov.training.assembly import build_model
@@ -83,21 +84,29 @@ def plan_comparison(options: CompareOptions, progress: Progress = SILENT) -> Pla
     data = seeded.split(0)
     size = input_size(config.network.backbone, config.images.size, data.size)
     backbone = build_backbone(config.network, size)
-    channels, width = config.pooling.channels or DEFAULT_CHANNELS, backbone.num_features
+    channels, width, main = config.pooling.channels or DEFAULT_CHANNELS, backbone.num_features, backbone.groups
+    if others := [name for name in named_stages(methods) if name not in main]:
+        backbone = build_backbone(replace(config.network, stage=",".join([*main, *others])), size)
     if options.head in TRAINED:
         limits = Limits(channels, channels, len(data["train"]), config.network.stage == "last")
     else:
-        limits = Limits(min(channels, width), width, len(data["train"]), backbone.stage is None)
+        limits = Limits(min(channels, width), width, len(data["train"]), "last" in main, backbone.groups)
     settings, notes = grid(methods, dims, options.seeds, limits), grid_notes(methods, dims, limits)
     if options.head in TRAINED:
         steps, cost = _training_cost(options, config, size, data, settings, progress)
     else:
-        steps, cost = _probe_cost(options, backbone, size, data, settings, progress)
+        steps, cost = _probe_cost(options, backbone, size, data, settings, limits, progress)
     return Plan(data.summary(), settings, notes, steps, *cost)
 
 
 def _probe_cost(
-    options: CompareOptions, backbone: Backbone, size: int, data: ImageData, settings: list[Setting], progress: Progress
+    options: CompareOptions,
+    backbone: Backbone,
+    size: int,
+    data: ImageData,
+    settings: list[Setting],
+    limits: Limits,
+    progress: Progress,
 ) -> tuple[list[str], Cost]:
     """Extraction from the time of a forward pass; pooling from that of each pool, and a second for each ridge."""
     images, channels = len(data.all_samples()), options.config().pooling.channels or 0
@@ -106,9 +115,10 @@ def _probe_cost(
     backbone.to(device)
     with evaluation_mode(backbone), torch.inference_mode():
         forward = _seconds(lambda: backbone(torch.zeros(2, 3, size, size, device=device)).sum().item()) / 2
-    stored = reduced_channels(options.store_channels, backbone, size, channels) or backbone.num_features
+    kept = reduced_channels(options.store_channels, backbone, size, channels)
+    stored = sum(reduced_stages(backbone.groups, kept).values())
     bytes_per_image = 2 * stored * backbone.locations(size)
-    pooling = sum(_pool_seconds(setting, backbone, size, channels) for setting in settings if setting.seed == 0)
+    pooling = sum(_pool_seconds(setting, backbone, size, limits) for setting in settings if setting.seed == 0)
     total = images * (forward + pooling * options.seeds) + len(settings)
     steps = [
         f"features: {images} images, {forward:.2f} s each ({duration(images * forward)}); {backbone.locations(size)} "
@@ -118,19 +128,22 @@ def _probe_cost(
     return steps, (total, images * bytes_per_image)
 
 
-def _pool_seconds(setting: Setting, backbone: Backbone, size: int, channels: int) -> float:
+def _pool_seconds(setting: Setting, backbone: Backbone, size: int, limits: Limits) -> float:
     method, dim = setting.pool
-    width = backbone.num_features if is_first_order(method, dim=dim) else min(channels, backbone.num_features)
-    prefix = int(reads_class_token(method))
-    pool = create_pool(_without_projection(method, dim), setting.channels(width), prefix_tokens=prefix)
+    width, prefix = limits.channels_before(method, dim), int(reads_class_token(method))
+    channels = setting.channels(width) if isinstance(width, int) else width
+    pool = create_pool(_without_fits(method, dim), channels, prefix_tokens=prefix)
     return pooling_time(pool, backbone.locations(size), rounds=1) / 1e3
 
 
-def _without_projection(method: str, dim: int | None) -> str:
-    """The spec of a method up to a projection, which cannot be used before it is fitted and costs little."""
-    spec = parse_method(method, dim=dim)
-    post = tuple(itertools.takewhile(lambda stage: stage.name != "project", spec.post))
-    return str(replace(spec, post=post))
+def _without_fits(method: str, dim: int | None) -> str:
+    """The spec of a method up to stages that are fitted, which cannot be used before and cost little."""
+    return str(_unfitted(parse_method(method, dim=dim)))
+
+
+def _unfitted(spec: Spec) -> Spec:
+    fixed = itertools.takewhile(lambda stage: not getattr(stage.stage.build, "fittable", False), spec.post)
+    return replace(spec, post=tuple(fixed), blocks=tuple(map(_unfitted, spec.blocks)))
 
 
 def _training_cost(
@@ -145,7 +158,7 @@ def _training_cost(
     for method, setting in largest.items():
         progress.message(f"measuring a training step of {method}")
         run = config_for(setting, config, config.pooling.channels or DEFAULT_CHANNELS)
-        run = run.replace(pool=_without_projection(*setting.pool), dim=None)
+        run = run.replace(pool=_without_fits(*setting.pool), dim=None)
         model = build_model(run, len(data.classes), size).to(choose_device(options.runtime.device))
         train, test = _step_seconds(model, batch, size, options.head == "train")
         count = sum(other.method == method for other in settings)

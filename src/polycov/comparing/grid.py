@@ -3,8 +3,8 @@
 import hashlib
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from polycov.errors import PolycovError
 from polycov.pooling.fitting import supported_size
@@ -16,7 +16,9 @@ from polycov.pooling.methods import (
     method_spec,
     parse_method,
     reads_class_token,
+    stage_names,
 )
+from polycov.pooling.source import Channels
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
 AVERAGE_LAST = "average-last"  # the average of the last layer of the network, no matter which stage the others pool
@@ -105,16 +107,17 @@ def check_methods(methods: Sequence[str]) -> list[str]:
 
 
 def first_order_pool(method: str) -> str | None:
-    """Returns the pool of local features that a first-order method begins with; None for others, and side by side.
+    """Returns the pool of local features that a first-order method begins with; None for others, side by side, and of
+    stages by name.
 
     Example:
-        >>> first_order_pool("gem"), first_order_pool("average | l2"), first_order_pool("isqrt-cov")
+        >>> first_order_pool("gem"), first_order_pool("average | l2"), first_order_pool("stage(3) | average")
         ('gem(3)', 'average', None)
     """
     if method in OWN_METHODS:
         return None
     spec = parse_method(method)
-    if not spec.first_order or spec.blocks or reads_class_token(method):
+    if not spec.first_order or spec.blocks or spec.source is not None or reads_class_token(method):
         return None
     return str(spec.aggregation[0])
 
@@ -122,6 +125,21 @@ def first_order_pool(method: str) -> str | None:
 def first_order_pools(methods: Sequence[str]) -> list[str]:
     """Returns the pools that first-order methods begin with, each once."""
     return list(dict.fromkeys(pool for method in methods if (pool := first_order_pool(method)) is not None))
+
+
+def named_stages(methods: Sequence[str]) -> dict[str, bool]:
+    """Returns the stages of the network that methods name, and whether a first-order method pools all their channels.
+
+    Example:
+        >>> named_stages(["isqrt-cov", "stage(last) | average", "[stage(3) | average, covariance | sqrt(5) | triu]"])
+        {'last': True, '3': False}
+    """
+    named: dict[str, bool] = {}
+    for method in methods:
+        if method not in OWN_METHODS:
+            for name in filter(None, stage_names(method)):
+                named[name] = named.get(name, False) or is_first_order(method)
+    return named
 
 
 def check_dims(dims: Sequence[int]) -> list[int]:
@@ -147,12 +165,23 @@ class Limits:
         width: channels before first-order pools.
         samples: training images; a fitted projection has at most as many dimensions.
         last: whether the features are those of the last layer, so that ``average-last`` is ``average``.
+        stages: the channels of the stages of the network that methods name; first that of all other methods.
     """
 
     channels: int
     width: int
     samples: int
     last: bool = False
+    stages: Mapping[str, int] = field(default_factory=dict)
+
+    def channels_before(self, method: str, dim: int | None) -> Channels:
+        """Returns the channels before a pool; of one that names stages, those of each."""
+        first_order, names = is_first_order(method, dim=dim), stage_names(method)
+        if names == (None,) or not self.stages:
+            return self.width if first_order else self.channels
+        main = next(iter(self.stages))
+        order = dict.fromkeys([*([main] if None in names else []), *filter(None, names)])
+        return {name: self.stages[name] if first_order else min(self.channels, self.stages[name]) for name in order}
 
     @property
     def triangle(self) -> int:
@@ -172,7 +201,7 @@ def _cells(method: str, dims: Sequence[int], limits: Limits) -> dict[int | None,
     asked: Sequence[int | None] = dims if "dim" in method_options(method) else [None]
     cells: dict[int | None, Cell | None] = {}
     for dim in asked:
-        channels = limits.width if is_first_order(method, dim=dim) else limits.channels
+        channels = limits.channels_before(method, dim)
         cells[dim] = supported_size(method, dim, samples=limits.samples, channels=channels)
     return cells
 

@@ -17,7 +17,7 @@ from polycov.data.quantize import FeatureDtype
 from polycov.errors import PolycovError
 from polycov.models.head import DEFAULT_CHANNELS
 from polycov.pooling.kernel import kernel_error, uncompressed
-from polycov.pooling.methods import create_pool, is_first_order, reads_class_token
+from polycov.pooling.methods import create_pool, is_first_order, reads_class_token, stage_names
 from polycov.pooling.pool import Pool
 from polycov.progress import SILENT, Progress
 from polycov.system.rows import Rows
@@ -54,7 +54,7 @@ def measure_frozen(
     found = protocol.judge(pooled.pooled)
     return Measurement(
         spec=pool.spec,
-        channels=pool.channels,
+        channels=pool.stage_channels,
         dimensions=pool.out_features,
         bytes=4 * pool.out_features,
         pool_ms=pooled.ms,
@@ -70,7 +70,7 @@ def measure_frozen(
         test_loss=found.losses if setting.seed == 0 else None,
         metrics=found.metrics or None,
         neighbours=found.neighbours,
-        parameters=_parameters(pool, pooled.width, found.classifier),
+        parameters=pooled.reduction + sum(p.numel() for p in pool.parameters()) + found.classifier,
     )
 
 
@@ -82,14 +82,14 @@ class PooledSetting:
         pool: the pool.
         pooled: its features.
         test_tokens: local features of the test images as the pool gets them, in batches.
-        width: channels before the reduction; 0 without one.
+        reduction: parameters of the reduction before the pool.
         ms: milliseconds of pooling per image.
     """
 
     pool: Pool
     pooled: Pooled
     test_tokens: TokenBatches
-    width: int
+    reduction: int
     ms: float
 
 
@@ -98,8 +98,10 @@ def pool_setting(
 ) -> PooledSetting:
     """Fits the pool of a setting, and pools all images; arguments as in `measure_frozen`."""
     method, dim = setting.pool
-    first_order = is_first_order(method, dim=dim)
-    if first_order:
+    first_order, names = is_first_order(method, dim=dim), stage_names(method)
+    if names != (None,):
+        tokens = reduced.stages(data, names, 0 if first_order else channels)
+    elif first_order:
         tokens = reduced.first_order(data, setting.method)
     else:
         tokens = reduced.tokens(data, setting.channels(channels))
@@ -113,19 +115,14 @@ def pool_setting(
     pooled = Pooled(features, labels, len(data.classes), setting.seed, unseen, fitted, memory)
     ms = 1e3 * seconds / sum(map(len, labels.values()))
     if not is_time_of_pooling(tokens["train"], reduced):
-        ms = pooling_time(pool, reduced.store.locations, rounds=1)
-    return PooledSetting(pool, pooled, tokens["test"], 0 if first_order else reduced.width, ms)
+        ms = pooling_time(pool, max(tokens["train"].locations, reduced.store.locations), rounds=1)
+    reduction = 0 if first_order else reduced.reduction_parameters(tokens["train"])
+    return PooledSetting(pool, pooled, tokens["test"], reduction, ms)
 
 
 def is_time_of_pooling(tokens: TokenBatches, reduced: ReducedFeatures) -> bool:
     """Returns whether the time to pool tokens is that of pooling local features: they are all there, in memory."""
-    return tokens.kept and tokens.locations == reduced.store.locations
-
-
-def _parameters(pool: Pool, width: int, classifier: int) -> int:
-    """Parameters of the reduction from ``width`` channels (0: none), of the pool and of the classifier."""
-    reduction = (width + 1) * pool.channels if width else 0
-    return reduction + sum(parameter.numel() for parameter in pool.parameters()) + classifier
+    return tokens.kept and tokens.locations >= reduced.store.locations
 
 
 def _kernel_error(method: str, pool: Pool, compact: Rows, tokens: TokenBatches) -> float | None:
@@ -181,7 +178,7 @@ def measure_trained(
         raise PolycovError("A comparison chooses on validation images: expected --val-fraction above 0.")
     return Measurement(
         spec=model.pool.spec,
-        channels=model.pool.channels,
+        channels=model.pool.stage_channels,
         dimensions=model.pool.out_features,
         bytes=4 * model.pool.out_features,
         pool_ms=pooling_time(model.pool, model.backbone.locations(model.backbone.size)),

@@ -1,6 +1,7 @@
 """Local features of a dataset as pools take them: in batches from the store, kept in memory if they fit."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -9,6 +10,9 @@ from polycov.comparing.grid import AVERAGE_LAST, first_order_pool
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import SPLITS, ImageData, Split
 from polycov.errors import PolycovError
+from polycov.models.head import reduced_stages
+from polycov.models.local_features import join_maps
+from polycov.pooling.source import Channels
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.system.memory_budget import UNBOUNDED, Memory
 from polycov.system.rows import Batches
@@ -25,10 +29,10 @@ class TokenBatches(Batches):
         make: reads them.
         keep: whether they are read once and kept.
         locations: N.
-        channels: C.
+        channels: C, or those of each stage by its name.
     """
 
-    def __init__(self, make: Callable[[], Iterator[Tensor]], *, keep: bool, locations: int, channels: int) -> None:
+    def __init__(self, make: Callable[[], Iterator[Tensor]], *, keep: bool, locations: int, channels: Channels) -> None:
         super().__init__(make, keep=keep)
         self.kept, self.locations, self.channels = keep, locations, channels
 
@@ -50,11 +54,11 @@ class ReducedFeatures:
     """
 
     def __init__(self, extracted: Extracted, memory: Memory = UNBOUNDED, uses: int = 1) -> None:
-        self.store, self.vectors = extracted.local.coordinates, extracted.vectors
+        self.store, self.vectors, self.extracted = extracted.local.coordinates, extracted.vectors, extracted
         self.width, self.memory, self._room = extracted.local.channels, memory, memory.tokens // uses
-        self._key: tuple[str, int] | None = None
+        self._key: tuple[str, int, tuple[str | None, ...]] | None = None
         self._tokens: Tokens = {}
-        self._basis: tuple[str, Tensor, Tensor] | None = None
+        self._bases: dict[Path, tuple[str, Tensor, Tensor]] = {}
 
     def first_order(self, data: ImageData, method: str) -> Tokens:
         """Returns the tokens for a first-order method, (images, N, C): all channels.
@@ -70,8 +74,9 @@ class ReducedFeatures:
         return {split: self._joined(data, split, tokens[split]) for split in SPLITS}
 
     def _joined(self, data: ImageData, split: Split, tokens: TokenBatches) -> TokenBatches:
-        store, channels = self.vectors[CLASS_TOKEN], tokens.channels
-        basis = self._components(data) if channels < store.channels else None
+        store = self.vectors[CLASS_TOKEN]
+        channels = tokens.channels if isinstance(tokens.channels, int) else store.channels  # a class token has no stage
+        basis = self._components(data, self.store) if channels < store.channels else None
 
         def make() -> Iterator[Tensor]:
             for first, rest in zip(store.batches(data[split], BATCH_SIZE), tokens, strict=True):
@@ -81,16 +86,64 @@ class ReducedFeatures:
 
     def tokens(self, data: ImageData, channels: int) -> Tokens:
         """Returns the tokens of each split, (images, N, C); 0 channels for all, as they are."""
-        key = (data.fingerprint(), channels)
+        return self._cached((data.fingerprint(), channels, ()), lambda: self._batches(data, self.store, channels))
+
+    def stages(self, data: ImageData, names: Sequence[str | None], channels: int) -> Tokens:
+        """Returns the tokens of stages side by side, (images, N, C), each reduced by itself as in `tokens`.
+
+        Args:
+            data: split by a seed.
+            names: of the stages; None for the one that every other feature is pooled from, which comes first.
+            channels: of each, or all it has; 0 for all channels.
+        """
+        key = (data.fingerprint(), channels, tuple(names))
+        return self._cached(key, lambda: self._side_by_side(data, names, channels))
+
+    def _cached(self, key: tuple[str, int, tuple[str | None, ...]], make: Callable[[], Tokens]) -> Tokens:
         if self._key != key:
             self._tokens = {}  # free the old ones first
-            self._tokens = self._batches(data, self.store, channels)
+            self._tokens = make()
             self._key = key
         return self._tokens
 
+    def _side_by_side(self, data: ImageData, names: Sequence[str | None], channels: int) -> Tokens:
+        """Stages by their names, in the order that `polycov.models.backbones.stages_to_pool` gives them."""
+        main = self.extracted.stage
+        order = dict.fromkeys([*([main] if None in names else []), *filter(None, names)])
+        stores = {name: self._stage(name) for name in order}
+        if channels:
+            stores = {name: store.coordinates for name, store in stores.items()}
+        widths = reduced_stages({name: store.channels for name, store in stores.items()}, channels)
+        locations = max(store.locations for store in stores.values())
+
+        def read(split: Split) -> Callable[[], Iterator[Tensor]]:
+            return lambda: map(_joined, *(self._maps(data, split, store, channels) for store in stores.values()))
+
+        size = 4 * sum(widths.values()) * locations * sum(len(data[split]) for split in SPLITS)
+        keep = size <= self._room
+        return {split: TokenBatches(read(split), keep=keep, locations=locations, channels=widths) for split in SPLITS}
+
+    def reduction_parameters(self, tokens: TokenBatches) -> int:
+        """Returns the parameters of the reduction to tokens: weights and biases for the channels of each stage."""
+        channels = tokens.channels
+        if isinstance(channels, int):
+            return (self.width + 1) * channels
+        return sum((self._stage(name).channels + 1) * count for name, count in channels.items())
+
+    def _stage(self, name: str) -> FeatureStore:
+        """The local features of a stage."""
+        return self.extracted.local if name == self.extracted.stage else self.extracted.beside[name]
+
+    def _maps(self, data: ImageData, split: Split, store: FeatureStore, channels: int) -> Iterator[Tensor]:
+        """Local features in batches, reduced, in their layout."""
+        basis, count = (self._components(data, store), min(channels, store.channels)) if channels else (None, 0)
+        for features in store.batches(data[split], BATCH_SIZE):
+            tokens = _reduced(features, basis, count)
+            yield tokens.mT.unflatten(2, features.shape[2:]) if features.ndim == 4 else tokens
+
     def _batches(self, data: ImageData, store: FeatureStore, channels: int = 0) -> Tokens:
         """The features of a store, all of them kept or none."""
-        width, basis = channels or store.channels, self._components(data) if channels else None
+        width, basis = channels or store.channels, self._components(data, store) if channels else None
         size = 4 * width * store.locations * sum(len(data[split]) for split in SPLITS)
 
         def read(split: Split) -> Callable[[], Iterator[Tensor]]:
@@ -99,12 +152,12 @@ class ReducedFeatures:
         keep, locations = size <= self._room, store.locations
         return {split: TokenBatches(read(split), keep=keep, locations=locations, channels=width) for split in SPLITS}
 
-    def _components(self, data: ImageData) -> tuple[Tensor, Tensor]:
+    def _components(self, data: ImageData, store: FeatureStore) -> tuple[Tensor, Tensor]:
         fingerprint = data.fingerprint()
-        if self._basis is None or self._basis[0] != fingerprint:
-            mean, components = channel_components(self.store.batches(data["train"], BATCH_SIZE))
-            self._basis = (fingerprint, mean.float(), components.float())
-        return self._basis[1], self._basis[2]
+        if store.folder not in self._bases or self._bases[store.folder][0] != fingerprint:
+            mean, components = channel_components(store.batches(data["train"], BATCH_SIZE))
+            self._bases[store.folder] = (fingerprint, mean.float(), components.float())
+        return self._bases[store.folder][1:]
 
 
 def _reduced(features: Tensor, basis: tuple[Tensor, Tensor] | None, channels: int) -> Tensor:
@@ -119,3 +172,8 @@ def _reduced(features: Tensor, basis: tuple[Tensor, Tensor] | None, channels: in
             f"as many local features. Got {channels}."
         )
     return (tokens - mean) @ components[:channels].mT
+
+
+def _joined(*features: Tensor) -> Tensor:
+    """Local features of several stages side by side, as tokens."""
+    return maps_to_tokens(join_maps(features)).contiguous()

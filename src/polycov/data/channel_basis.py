@@ -1,7 +1,7 @@
 """Principal components of the channels of local features, in which a large network's features are kept on disk."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -56,22 +56,31 @@ class ChannelBasis:
         return hashlib.sha256(values.numpy().tobytes()).hexdigest()
 
 
-def fit_basis(batches: Iterable[Tensor], channels: int) -> ChannelBasis:
+def fit_basis(batches: Iterable[Tensor], channels: int, widths: Sequence[int] = ()) -> ChannelBasis:
     """Returns the leading principal components of local features.
 
     Args:
         batches: maps (B, C, H, W) or tokens (B, N, C).
         channels: K, the number of components.
+        widths: the channels of each stage, where several stand side by side: each has K components of its own, or as
+            many as it has channels.
 
     Raises:
         PolycovError: if there are fewer channels or local features than components.
     """
-    pca, squares = Statistics(), torch.zeros((), dtype=torch.float64)
+    stages: list[Statistics] = []
+    squares = torch.zeros((), dtype=torch.float64)
     for features in batches:
         rows = maps_to_tokens(features).flatten(0, 1)
-        pca.update(rows)
+        parts = rows.split(list(widths) or rows.shape[1], 1)
+        stages = stages or [Statistics() for _ in parts]
+        for pca, part in zip(stages, parts, strict=True):
+            pca.update(part)
         squares += rows.double().square().sum()
-    mean, components, variances = principal_variances(pca, channels)
-    total = float(squares / pca.samples - mean.square().sum())
-    share = min(float(variances.sum()) / total, 1.0) if total > 0 else 1.0
+    sizes = [min(channels, width) for width in widths] or [channels]
+    stages = stages or [Statistics() for _ in sizes]
+    fitted = [principal_variances(pca, size) for pca, size in zip(stages, sizes, strict=True)]
+    mean, components = torch.cat([one[0] for one in fitted]), torch.block_diag(*(one[1] for one in fitted))
+    total = float(squares / stages[0].samples - mean.square().sum())
+    share = min(float(sum(one[2].sum() for one in fitted)) / total, 1.0) if total > 0 else 1.0
     return ChannelBasis(mean.float(), components.float(), share)

@@ -56,9 +56,9 @@ def collect_evidence(pool: Pool, features: Tensor, weights: Tensor | None = None
         raise PolycovError("A pool that reads a class token cannot be explained by regions.")
     with torch.no_grad():
         if isinstance(pool, SecondOrderPool):
-            return second_order_evidence(pool, tokens, weights)
+            return second_order_evidence(pool, pool.select(tokens), weights)
         if isinstance(pool, FirstOrderPool):
-            tokens = tokens.to(at_least_float32(tokens.dtype))
+            tokens = pool.select(tokens).to(at_least_float32(tokens.dtype))
             return FirstOrderEvidence(pool, tokens, weights)
         if isinstance(pool, SideBySidePool):
             parts = [collect_evidence(part, tokens, weights) for part in pool.parts]
@@ -157,8 +157,23 @@ class SideBySideEvidence:
     def channel_pairs(self, weights: Tensor) -> Tensor:
         """Contributions of pairs of channels, (B, C, C); of one more channel if a part is a Gaussian embedding."""
         tables = [part.channel_pairs(piece) for part, piece in self._split(weights)[0]]
-        most = max(table.shape[-1] for table in tables)
-        return _sum([nn.functional.pad(table, (0, most - table.shape[-1]) * 2) for table in tables])
+        placed = [_placed(part, table) for part, table in zip(self.pool.parts, tables, strict=True)]
+        most = max(table.shape[-1] for table in placed)
+        return _sum([nn.functional.pad(table, (0, most - table.shape[-1]) * 2) for table in placed])
+
+
+def _placed(pool: Pool, table: Tensor) -> Tensor:
+    """Contributions of pairs of the channels that a pool selects, (B, C, C), in a table of all channels; the constant
+    of a Gaussian embedding follows them.
+    """
+    if pool.source is None:
+        return table
+    first, width, extra = pool.source.first, pool.width, table.shape[-1] - pool.width
+    places = [*range(first, first + width), *range(pool.channels, pool.channels + extra)]
+    whole = table.new_zeros(len(table), pool.channels + extra, pool.channels + extra)
+    rows = torch.tensor(places, device=table.device)
+    whole[:, rows[:, None], rows] = table
+    return whole
 
 
 def _sum(tensors: list[Tensor]) -> Tensor:

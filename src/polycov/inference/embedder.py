@@ -147,9 +147,10 @@ def make_embedder(options: EmbedOptions, device: torch.device) -> Embedder:
         raise PolycovError(f"{options.source!r} is not a run: it has no config.json.")
     images = options.images
     size = input_size(options.network.backbone, images.size, DEFAULT_SIZE)
-    backbone = build_backbone(options.network, size, keep_prefix=reads_class_token(options.source))
-    width, prefix = backbone.num_features, backbone.prefix_tokens
-    pool = create_pool(options.source, width, dim=options.dim, seed=options.seed, prefix_tokens=prefix)
+    source = options.source
+    backbone = build_backbone(options.network, size, pool=source, keep_prefix=reads_class_token(source))
+    width, prefix = backbone.channels_for(source), backbone.prefix_tokens
+    pool = create_pool(source, width, dim=options.dim, seed=options.seed, prefix_tokens=prefix)
     if not pool.is_fitted:
         raise PolycovError(
             f"{options.source!r} is fitted to training images, and here there are none. Fit it first, by polycov train "

@@ -1,5 +1,6 @@
 """Backbones: networks of timm, or any module, as sources of local features."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from polycov.models.modes import evaluation_mode
 from polycov.models.networks import create_network, fixed_input_size, import_timm, input_size
 from polycov.models.plugins import load_plugin
 from polycov.models.weights import OFFLINE_BACKBONE, load_exactly, read_weights
+from polycov.pooling.methods import stage_names
+from polycov.pooling.source import Channels
 
 __all__ = ["ENOUGH_LOCATIONS", "Backbone", "fixed_input_size", "import_timm", "input_size", "load_plugin"]
 
+LAST = "last"  # the name of the output of a network
 ENOUGH_LOCATIONS = 100  # for second-order statistics to beat an average
 
 
@@ -31,7 +35,8 @@ class Backbone(nn.Module):
         stage: use the output of this stage, counted from 0, instead of the last; earlier stages have more locations.
             Later layers are removed. "auto": the deepest with at least 100 locations in images of ``size``. Several,
             such as "3+4": their channels side by side, where every location of a coarser map is repeated, so that the
-            mean and the covariance of each stage remain what they are.
+            mean and the covariance of each stage remain what they are. For a spec that names stages, they stand side by
+            side in the same way, written with commas, such as "4,last"; see `stages_to_pool`.
         last_stride: False keeps the resolution in the last stage, as iSQRT-COV does, which doubles the side of the
             maps. In ResNets the stride is removed, in others the last stage is dilated.
         size: side of the images, for ``stage="auto"`` and for transformers, which are made for one size; by default the
@@ -44,6 +49,7 @@ class Backbone(nn.Module):
         name: name of the network; of a module, its class.
         registered: whether timm can make the network again by its name.
         num_features: C, the channels of the features.
+        groups: the channels of each stage by its name; of a single one, or of several joined by +, all of them.
         prefix_tokens: how many of the tokens, at the front, are class and register tokens: 0 unless they are kept.
         data_config: timm's configuration of the images (input_size, mean, std, interpolation, crop_pct).
 
@@ -83,29 +89,60 @@ class Backbone(nn.Module):
             std=tuple(self.data_config["std"]),
             interpolation=self.data_config["interpolation"],
         )
-        self.stage: int | str | None = self._roomy_stage(self.size) if stage == "auto" else stage
-        if self.stage is not None:
-            stages = self._stages(self.stage)
+        self.stage = self._resolved(stage)
+        stages = sorted({one for name in self.stage_names if name != LAST for one in self._stages(name)})
+        if LAST not in self.stage_names:
             prune: Any = getattr(self.network, "prune_intermediate_layers", None)
             if prune is not None:
                 prune(stages)
         # Stages are maps, without these tokens.
         self.prefix_tokens = count_prefix_tokens(self.network) if keep_prefix and self.stage is None else 0
-        self.num_features = self._probe()
+        self.groups = self._probe()
+        self.num_features = sum(self.groups.values())
 
-    def _probe(self) -> int:
-        """The channels of the features of an image. Parameters that no gradient reaches are frozen."""
+    @property
+    def stage_names(self) -> list[str]:
+        """The stages whose features stand side by side."""
+        return [LAST] if self.stage is None else str(self.stage).split(",")
+
+    @property
+    def stage_words(self) -> str:
+        """The stages in words."""
+        words = ["last layer" if name == LAST else f"stage {name}" for name in self.stage_names]
+        return " and ".join(words)
+
+    def channels_for(self, pool: str) -> Channels:
+        """Returns the channels of the features as a pool takes them: by stage, if there are several or it names one."""
+        named = len(self.groups) > 1 or stage_names(pool) != (None,)
+        return self.groups if named else self.num_features
+
+    def _resolved(self, stage: int | str | None) -> int | str | None:
+        """The stage, with the number of "auto", and each of several once; None for the last layer."""
+        if stage is None or isinstance(stage, int):
+            return stage
+        names: list[str] = []
+        for name in stage.split(","):
+            roomy = self._roomy_stage(self.size) if name == "auto" else name
+            names.append(LAST if roomy is None else str(roomy))
+        names = list(dict.fromkeys(names))
+        if names == [LAST]:
+            return None
+        return self._roomy_stage(self.size) if stage == "auto" else ",".join(names)
+
+    def _probe(self) -> dict[str, int]:
+        """The channels of the features of an image, by stage. Parameters that no gradient reaches are frozen."""
         with evaluation_mode(self), torch.enable_grad():
             try:
                 # A large image would need much memory here; one with the same side modulo 256 will do.
                 large = self.size > 1024 and not (self.registered and fixed_input_size(self.name))
-                features = self(self._blank_image(768 + self.size % 256 if large else self.size))
+                stages = self.by_stage(self._blank_image(768 + self.size % 256 if large else self.size))
+                features = join_maps(stages)
             except Exception as error:  # a network can raise anything
                 raise PolycovError(
                     f"The backbone {self.name!r} fails on an image of {self.size} × {self.size} pixels: "
                     f"{type(error).__name__}: {' '.join(str(error).split())}"
                 ) from error
-        channels = local_channels(self.name, features)
+        channels = {name: local_channels(self.name, x) for name, x in zip(self.stage_names, stages, strict=True)}
         if self.stage is not None and features.requires_grad:
             trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
             with torch.enable_grad():
@@ -145,32 +182,47 @@ class Backbone(nn.Module):
         try:
             stages = [int(part) for part in str(stage).split("+")]
         except ValueError as error:
-            raise PolycovError(f"Expected a stage such as 4, or several such as '3+4', got {stage!r}.") from error
+            raise PolycovError(f"Expected a stage such as 4, several such as '3+4', or last, got {stage!r}.") from error
         count = len(self.network.feature_info)
         for one in stages:
             if not -count <= one < count:
                 raise PolycovError(f"Expected a stage from 0 to {count - 1} of {self.name!r}, got {one}.")
+        stages = [one % count for one in stages]
         if sorted(set(stages)) != stages:
             raise PolycovError(f"Expected several stages in order, each once, got {stage!r}.")
         return stages
 
     def forward(self, images: Tensor) -> Tensor:
-        if self.stage is not None:
-            features = self.network.forward_intermediates(
-                images, indices=self._stages(self.stage), stop_early=True, intermediates_only=True, output_fmt="NCHW"
-            )
-            return join_maps(features)
-        compute = getattr(self.network, "forward_features", self.network)
-        return as_local_features(self.network, compute(images), self.keep_prefix)
+        return join_maps(self.by_stage(images))
 
-    def with_stage(self, images: Tensor, stage: int | str) -> tuple[Tensor, Tensor]:
-        """Returns the features of a stage, or several, and of the last layer, in one pass. Needs all layers.
+    def by_stage(self, images: Tensor, names: Sequence[str] | None = None) -> list[Tensor]:
+        """Returns the features of each stage by itself, in one pass through the network.
+
+        Args:
+            images: (B, 3, H, W).
+            names: of stages, such as "3", "3+4" and "last"; by default those of this backbone. Others need all layers.
 
         Raises:
             PolycovError: if there is no such stage.
         """
-        last, features = self.network.forward_intermediates(images, indices=self._stages(stage), output_fmt="NCHW")
-        return join_maps(features), as_local_features(self.network, last)
+        names = self.stage_names if names is None else names
+        if set(names) == {LAST}:
+            compute = getattr(self.network, "forward_features", self.network)
+            return [as_local_features(self.network, compute(images), self.keep_prefix)] * len(names)
+        indices = {name: self._stages(name) for name in names if name != LAST}
+        wanted = sorted({index for some in indices.values() for index in some})
+        if LAST in names:
+            last, maps = self.network.forward_intermediates(images, indices=wanted, output_fmt="NCHW")
+            last = as_local_features(self.network, last, self.keep_prefix)
+        else:
+            last, maps = (
+                None,
+                self.network.forward_intermediates(
+                    images, indices=wanted, stop_early=True, intermediates_only=True, output_fmt="NCHW"
+                ),
+            )
+        found = dict(zip(wanted, maps, strict=True))
+        return [last if name == LAST else join_maps([found[index] for index in indices[name]]) for name in names]
 
     @property
     def license(self) -> str:
@@ -183,6 +235,25 @@ class Backbone(nn.Module):
     def preprocessing(self) -> Preprocessing:
         """Returns how images are prepared for the network."""
         return self._preprocessing
+
+
+def stages_to_pool(pool: str, stage: int | str | None) -> int | str | None:
+    """Returns the stages of a backbone that a pool needs: the chosen one, where a part of the pool does not name its
+    own, and those that are named.
+
+    Args:
+        pool: the name of a method, or a spec.
+        stage: the chosen one, as of `Backbone`.
+
+    Example:
+        >>> stages_to_pool("[stage(last) | average, covariance | sqrt(5) | triu]", "auto"), stages_to_pool("gem", 3)
+        ('auto,last', 3)
+    """
+    names = stage_names(pool)
+    if names == (None,):
+        return stage
+    chosen = (LAST if stage is None else str(stage)).split(",") if None in names else []
+    return ",".join(dict.fromkeys([*chosen, *filter(None, names)]))
 
 
 def _agreed_size(size: int | None, preprocessing: Preprocessing | None) -> int | None:

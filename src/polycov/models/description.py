@@ -9,7 +9,7 @@ from torch import nn
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
 from polycov.models.backbones import Backbone
-from polycov.models.head import PoolingHead
+from polycov.models.head import PoolingHead, linear_parts
 from polycov.models.model_folder import FORMAT
 from polycov.system.environment import versions
 
@@ -33,8 +33,8 @@ def describe(backbone: Backbone, head: PoolingHead, classes: list[str], preproce
             "backbone": backbone.name,
             "stage": backbone.stage,
             "last_stride": backbone.last_stride,
-            "channels": 0 if isinstance(head.reduction, nn.Identity) else head.pool.channels,
-            "reduction": "linear" if isinstance(head.reduction, nn.Conv2d) else "relu",
+            "channels": 0 if isinstance(head.reduction, nn.Identity) else head.pool.stage_channels,
+            "reduction": "linear" if linear_parts(head.reduction) else "relu",
             "pool": head.pool.spec,
             "seed": head.pool.seed,
             "route": head.pool.route,

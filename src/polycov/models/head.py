@@ -1,11 +1,15 @@
 """The layers after a backbone: reduction, pool, linear classifier."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from polycov.errors import PolycovError, known, positive_int
 from polycov.pooling.methods import create_pool, is_first_order
+from polycov.pooling.pool import Pool
+from polycov.pooling.source import Channels
 
 Reduction = Literal["relu", "linear"]
 DEFAULT_CHANNELS = 256  # that local features are reduced to before training
@@ -36,10 +40,11 @@ class PoolingHead(nn.Module):
     """Local features → 1×1 convolution to ``channels``, BatchNorm, ReLU → pool → linear classifier.
 
     Args:
-        width: channels of the local features.
+        width: channels of the local features; for a pool that names stages, those of each stage by its name.
         pool: the name of a method, or a spec.
         num_classes: number of classes of the classifier; 0 for none.
         channels: channels after the reduction; 0 for none; None for the default of a probe, see `default_channels`.
+            Each of several stages is reduced to so many, or keeps its number if it has fewer.
         reduction: "relu" as above, or "linear", only a 1×1 convolution with bias, such as principal components.
         seed: seed of the sketches.
         drop: rate of dropout before the classifier.
@@ -49,7 +54,7 @@ class PoolingHead(nn.Module):
 
     def __init__(
         self,
-        width: int,
+        width: Channels,
         pool: str,
         num_classes: int,
         channels: int | None = DEFAULT_CHANNELS,
@@ -62,9 +67,10 @@ class PoolingHead(nn.Module):
     ) -> None:
         super().__init__()
         if channels is None:
-            channels = default_channels(pool, width, probe=True)
+            channels = default_channels(pool, width if isinstance(width, int) else max(width.values()), probe=True)
         self.reduction = make_reduction(reduction, width, channels)
-        self.pool = create_pool(pool, channels or width, seed=seed, prefix_tokens=prefix_tokens, **options)
+        pooled = (channels or width) if isinstance(width, int) else reduced_stages(width, channels)
+        self.pool: Pool = create_pool(pool, pooled, seed=seed, prefix_tokens=prefix_tokens, **options)
         self.dropout = nn.Dropout(drop)
         self.classifier: nn.Module = make_classifier(self.pool.out_features, num_classes)
 
@@ -91,8 +97,51 @@ def reduce_features(reduction: nn.Module, features: Tensor) -> Tensor:
     return reduction(features.mT.unsqueeze(-1)).squeeze(-1).mT  # tokens as maps of width 1, and back
 
 
-def make_reduction(kind: str, width: int, channels: int) -> nn.Module:
+def reduced_stages(widths: Mapping[str, int], channels: int) -> dict[str, int]:
+    """Returns the channels of stages after a reduction: at most so many each; 0 for no reduction.
+
+    Example:
+        >>> reduced_stages({"3": 112, "4": 320}, 128)
+        {'3': 112, '4': 128}
+    """
+    return {name: min(channels, width) if channels else width for name, width in widths.items()}
+
+
+class GroupedReduction(nn.Module):
+    """Reductions of the channels of several stages, which stand side by side.
+
+    Args:
+        kind: as for `make_reduction`.
+        widths: channels of each stage.
+        channels: what each is reduced to.
+    """
+
+    def __init__(self, kind: str, widths: Sequence[int], channels: Sequence[int]) -> None:
+        super().__init__()
+        self.widths = list(widths)
+        pairs = zip(widths, channels, strict=True)
+        self.parts = nn.ModuleList(make_reduction(kind, before, after) for before, after in pairs)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Returns the reduced maps side by side."""
+        return torch.cat([part(x) for part, x in zip(self.parts, maps.split(self.widths, 1), strict=True)], 1)
+
+
+def linear_parts(reduction: nn.Module) -> list[nn.Conv2d]:
+    """Returns the 1×1 convolutions of a linear reduction, one for each stage; none of another reduction.
+
+    Example:
+        >>> [part.out_channels for part in linear_parts(make_reduction("linear", {"3": 112, "4": 320}, 128))]
+        [112, 128]
+    """
+    parts = list(reduction.parts) if isinstance(reduction, GroupedReduction) else [reduction]
+    return [part for part in parts if isinstance(part, nn.Conv2d)]
+
+
+def make_reduction(kind: str, width: Channels, channels: int) -> nn.Module:
     """Returns a reduction of maps from ``width`` to so many channels; the identity for 0.
+
+    Of several stages, by their names, each is reduced by itself, see `reduced_stages`.
 
     Raises:
         PolycovError: if the kind is unknown.
@@ -102,6 +151,8 @@ def make_reduction(kind: str, width: int, channels: int) -> nn.Module:
     if not channels:
         return nn.Identity()
     positive_int("the reduction", "channels", channels)
+    if not isinstance(width, int):
+        return GroupedReduction(kind, list(width.values()), list(reduced_stages(width, channels).values()))
     if kind == "linear":
         return nn.Conv2d(width, channels, 1)
     return nn.Sequential(nn.Conv2d(width, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True))

@@ -1,7 +1,7 @@
 """Local features, as networks return them: maps (B, C, H, W) or tokens (B, N, C)."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,19 +31,32 @@ def as_local_features(network: Any, features: Tensor, keep_prefix: bool = False)
     return features
 
 
-def join_maps(maps: Sequence[Tensor]) -> Tensor:
+def join_maps(features: Sequence[Tensor]) -> Tensor:
     """Returns the channels of several maps (B, C, H, W) side by side, in the resolution of the finest.
 
     A location of a coarser map is repeated, so that, if sizes are multiples, its mean and covariance do not change.
+    Tokens (B, N, C) stand where the maps with as many locations have them.
 
     Example:
         >>> join_maps([torch.zeros(1, 3, 4, 4), torch.ones(1, 2, 2, 2)]).shape
         torch.Size([1, 5, 4, 4])
+
+    Raises:
+        PolycovError: if there are tokens without a map of as many locations.
     """
-    if len(maps) == 1:
-        return maps[0]
+    if len(features) == 1:
+        return features[0]
+    sizes = {math.prod(x.shape[2:]): tuple(x.shape[2:]) for x in features if x.ndim == 4}
+    maps = [x if x.ndim == 4 else _as_maps(x, sizes) for x in features]
     size = max((tuple(x.shape[2:]) for x in maps), key=math.prod)
     return torch.cat([x if x.shape[2:] == size else nn.functional.interpolate(x, size=size) for x in maps], 1)
+
+
+def _as_maps(tokens: Tensor, sizes: Mapping[int, tuple[int, ...]]) -> Tensor:
+    """Tokens (B, N, C) as maps (B, C, H, W), by the H and W for each N."""
+    if tokens.shape[1] not in sizes:
+        raise PolycovError(f"{tokens.shape[1]} tokens of one stage cannot stand beside the maps of others.")
+    return tokens.mT.unflatten(2, sizes[tokens.shape[1]])
 
 
 def local_channels(name: str, features: Any) -> int:

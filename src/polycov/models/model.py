@@ -13,7 +13,7 @@ from polycov.models.hub import ModelCard, ModelHubMixin, find_model_folder
 # isort: split
 from polycov.data.transforms import Preprocessing
 from polycov.errors import MissingDependencyError, NonFiniteError, PolycovError, positive_int
-from polycov.models.backbones import Backbone
+from polycov.models.backbones import Backbone, stages_to_pool
 from polycov.models.bounds import check_bounds
 from polycov.models.description import describe, known_facts
 from polycov.models.foreign import holds_reduction, load_foreign
@@ -73,7 +73,7 @@ class Model(PoolingHead, ModelHubMixin):
                 "transformer that has one, without stage, made by create_model or with Backbone(…, keep_prefix=True)."
             )
         super().__init__(
-            backbone.num_features,
+            backbone.channels_for(pool),
             pool,
             num_classes,
             channels,
@@ -252,7 +252,7 @@ def create_model(
         weights: backbone weights: "auto", "timm", "none" or a file; see `Backbone`. A file may also be a published
             fast-MPN-COV ResNet, with its reduction and, where it fits, its classifier; or the ``model.safetensors`` of
             a run, whose backbone and reduction are used.
-        stage: an earlier stage of the backbone, or several; see `Backbone`.
+        stage: an earlier stage of the backbone, or several; see `Backbone`. Stages that the pool names stand beside it.
         last_stride: False for a last stage without stride; see `Backbone`.
         size: side of the images, for ``stage="auto"``, transformers and modules; see `Backbone`.
         preprocessing: preprocessing of the images; see `Backbone`.
@@ -267,7 +267,7 @@ def create_model(
     source = Backbone(
         backbone,
         weights="none" if foreign else weights,
-        stage=stage,
+        stage=stages_to_pool(pool, stage),
         last_stride=last_stride,
         size=size,
         keep_prefix=reads_class_token(pool),

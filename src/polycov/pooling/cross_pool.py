@@ -11,6 +11,7 @@ from polycov.pooling.cross import CrossMoment, split_norm
 from polycov.pooling.functions.base import MatrixFunction
 from polycov.pooling.plan import choose_dtype
 from polycov.pooling.pool import Pool
+from polycov.pooling.source import Channels
 from polycov.pooling.spec import Spec, as_spec
 from polycov.pooling.tokens import as_tokens
 from polycov.pooling.vectors.base import Vector
@@ -22,7 +23,7 @@ class CrossPool(Pool):
     A function acts on the singular values; each head is pooled separately, and the vectors are joined.
 
     Args:
-        channels: C, of the features.
+        channels: C, of the features; or those of each stage by its name, see `create_pool`.
         spec: spec of the pool.
         seed: determines the sketches, and the initial weights of a learned reduction.
         check_finite: raise `NonFiniteError` instead of returning NaN or Inf.
@@ -36,16 +37,18 @@ class CrossPool(Pool):
     first_order = False
     inputs = 1
 
-    def __init__(self, channels: int, spec: str | Spec, *, seed: int = 0, check_finite: bool = True) -> None:
+    def __init__(self, channels: Channels, spec: str | Spec, *, seed: int = 0, check_finite: bool = True) -> None:
         spec = as_spec(spec)
-        self._set_up(channels, channels, spec, seed, check_finite)
+        self._set_up(channels, None, spec, seed, check_finite)
 
-    def _set_up(self, channels: int, sides: int | tuple[int, int], spec: Spec, seed: int, check_finite: bool) -> None:
+    def _set_up(
+        self, channels: Channels, sides: tuple[int, int] | None, spec: Spec, seed: int, check_finite: bool
+    ) -> None:
         if not spec.cross or spec.inputs != self.inputs:
             raise PolycovError(f"'{spec}' is not a cross moment of {self.inputs} inputs: use create_pool.")
         super().__init__(channels, spec, seed, check_finite)
         moment, function, vector = spec.aggregation
-        self.moment: CrossMoment = moment.build(channels=sides, seed=seed)
+        self.moment: CrossMoment = moment.build(channels=sides or self.width, seed=seed)
         self.function: MatrixFunction = function.build()
         if not self.function.has_rectangular:
             raise PolycovError(

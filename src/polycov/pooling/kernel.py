@@ -57,4 +57,5 @@ def _exact(spec: Spec) -> Spec | None:
     if blocks:
         return replace(spec, blocks=tuple(filter(None, blocks)))
     full = "flatten" if spec.cross else "triu"
-    return parse_spec(f"{spec.aggregation[0]} | {spec.aggregation[1]} | {full}")
+    source = [spec.source] if spec.source is not None else []
+    return parse_spec(" | ".join(map(str, [*source, *spec.aggregation[:2], full])))

@@ -6,7 +6,7 @@ A method is a function that returns a spec; its docstring names the paper. Its p
 
 import inspect
 import numbers
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from polycov.errors import PolycovError, SpecError, known, positive_int
@@ -15,6 +15,7 @@ from polycov.pooling.cross_pool import TwoInputPool
 from polycov.pooling.plan import Route, check_route
 from polycov.pooling.pool import Pool
 from polycov.pooling.side_by_side import build_pool
+from polycov.pooling.source import Channels
 from polycov.pooling.spec import Spec, parse_spec
 
 Method = Callable[..., str]
@@ -129,6 +130,16 @@ def reads_class_token(name: str) -> bool:
     return parse_method(name).any_stage("reads_prefix")
 
 
+def stage_names(name: str) -> tuple[str | None, ...]:
+    """Returns the stages of a network that a method or spec pools, each once; None where it does not name one.
+
+    Example:
+        >>> stage_names("[stage(last) | average, covariance | sqrt(5) | triu]"), stage_names("isqrt-cov")
+        (('last', None), (None,))
+    """
+    return parse_method(name).sources
+
+
 def fitted_dim(name: str, dim: int | None = None) -> int:
     """Returns the dimension of the fitted projection in a method or spec, which needs as many samples; 0 if none.
 
@@ -146,7 +157,13 @@ def fitted_dim(name: str, dim: int | None = None) -> int:
 
 @overload
 def create_pool(
-    name: str | Spec, channels: int, *, dim: int | None = None, seed: int = 0, route: Route = "auto", **options: Any
+    name: str | Spec,
+    channels: Channels,
+    *,
+    dim: int | None = None,
+    seed: int = 0,
+    route: Route = "auto",
+    **options: Any,
 ) -> Pool: ...
 
 
@@ -158,7 +175,7 @@ def create_pool(
 
 def create_pool(
     name: str | Spec,
-    channels: int | tuple[int, int],
+    channels: Channels | tuple[int, int],
     *,
     dim: int | None = None,
     seed: int = 0,
@@ -171,7 +188,9 @@ def create_pool(
 
     Args:
         name: a method or a spec.
-        channels: C, of the features; (C₁, C₂) for a pool of two inputs.
+        channels: C, of the features; (C₁, C₂) for a pool of two inputs; for a spec that names stages of a network, the
+            channels of each by its name, in the order in which they stand side by side: {"4": 128, "last": 64}. What
+            names none pools the first.
         dim: the dimension of the result, if the method lets one choose (default 8192; 512 for fitted ones).
         seed: determines the sketches.
         route: how to compute it; see `SecondOrderPool`.
@@ -189,6 +208,9 @@ def create_pool(
         SecondOrderPool(64, 'covariance | sqrt(5) | tensor_sketch(512)', seed=0)
         >>> create_pool("mcb", channels=(64, 32), dim=512)
         TwoInputPool((64, 32), 'cross(bilinear) | identity | tensor_sketch(512) | signed_sqrt | l2', seed=0)
+        >>> pool = create_pool("[stage(last) | average, covariance | sqrt(5) | triu]", channels={"4": 32, "last": 64})
+        >>> pool(torch.rand(2, 96, 7, 7)).shape
+        torch.Size([2, 592])
     """
     spec = parse_method(str(name) if isinstance(name, Spec) else name, dim=dim, **options)
     check_route(route)
@@ -196,11 +218,20 @@ def create_pool(
         if prefix_tokens or route not in ("auto", "covariance"):
             raise PolycovError(f"'{spec}' has two inputs: neither prefix tokens nor the route {route!r} exist for it.")
         return TwoInputPool(channels, spec, seed=seed, check_finite=check_finite)  # type: ignore[arg-type]  # it checks
-    if not isinstance(channels, int):
+    if not isinstance(channels, int | Mapping):
         raise PolycovError(f"'{spec}' has one input, of a single number of channels, got {channels!r}.")
     pool = build_pool(channels, spec, seed=seed, route=route, check_finite=check_finite)
+    if pool.groups:
+        _require_all_pooled(spec, pool.groups)
     if prefix_tokens:
         for module in pool.modules():
             if isinstance(module, Pool):
                 module.prefix_tokens = positive_int("a pool", "prefix_tokens", prefix_tokens)
     return pool
+
+
+def _require_all_pooled(spec: Spec, channels: Mapping[str, int]) -> None:
+    """Refuses channels of a stage that a spec does not pool: it may name the wrong one."""
+    pooled = {next(iter(channels)) if name is None else name for name in spec.sources}
+    if missing := [name for name in channels if name not in pooled]:
+        raise PolycovError(f"'{spec}' does not pool {', '.join(missing)}, of the stages {', '.join(channels)}.")

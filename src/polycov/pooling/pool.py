@@ -17,6 +17,7 @@ from polycov.pooling.passes import check_batches, fit_stages, fitted_runs
 from polycov.pooling.plan import HALF, Plan, Route, cheapest_route, check_route, make_plan
 from polycov.pooling.post.base import Post
 from polycov.pooling.shrinkage import shrink
+from polycov.pooling.source import Channels, StageSource, as_groups
 from polycov.pooling.spec import Spec, as_spec
 from polycov.pooling.tokens import as_tokens, is_soft
 from polycov.pooling.transforms import has_derivative, is_readable, needs_gradient
@@ -31,6 +32,8 @@ class Pool(nn.Module):
 
     Attributes:
         channels: C, of the features.
+        groups: the channels of each stage of a network by its name, where features of several stand side by side.
+        width: channels that are pooled: C, or those of one stage.
         out_features: D, of the result.
         spec: the canonical spec; a pool with the same spec and seed is the same pool.
         seed: determines everything random in it.
@@ -44,9 +47,15 @@ class Pool(nn.Module):
     first_order: bool
     route: Route = "auto"
 
-    def __init__(self, channels: int, spec: Spec, seed: int, check_finite: bool) -> None:
+    source: StageSource | None
+
+    def __init__(self, channels: Channels, spec: Spec, seed: int, check_finite: bool) -> None:
         super().__init__()
-        self.channels = positive_int("a pool", "channels", channels)
+        self.groups = as_groups(channels)
+        self.channels = sum(self.groups.values()) or positive_int("a pool", "channels", channels)
+        names = spec.source is not None or (bool(self.groups) and not spec.blocks)
+        self.source = StageSource(self.groups, spec.sources[0]) if names else None
+        self.width = self.channels if self.source is None else self.source.out_channels
         self.spec = str(spec)
         self.seed = check_seed(seed)
         self.check_finite = check_finite
@@ -86,13 +95,18 @@ class Pool(nn.Module):
         """Whether the pool has parameters that mean nothing before they are trained, such as queries."""
         return any(getattr(module, "needs_training", False) for module in self.modules() if module is not self)
 
+    @property
+    def stage_channels(self) -> int:
+        """C, or of several stages that of the widest: what each was reduced to, unless it had fewer."""
+        return max(self.groups.values(), default=self.channels)
+
     def route_for(self, locations: int) -> str | None:
         """Returns the route taken for this number of locations; None for first-order pooling."""
         return None
 
     def _pooled(self, tokens: Tensor, weights: Tensor | None, prefix: bool = False) -> tuple[Tensor, Tensor | None]:
         """The tokens to pool: those after the prefix tokens, or with ``prefix`` the prefix tokens."""
-        count = self.prefix_tokens
+        tokens, count = self.select(tokens), self.prefix_tokens
         if not prefix and not count:
             return tokens, weights
         if not 0 < count < tokens.shape[1]:
@@ -102,6 +116,10 @@ class Pool(nn.Module):
             )
         part = slice(count) if prefix else slice(count, None)
         return tokens[:, part], None if weights is None else weights[:, part]
+
+    def select(self, tokens: Tensor) -> Tensor:
+        """Returns the channels of tokens (B, N, C) that are pooled."""
+        return tokens if self.source is None else self.source(tokens)
 
     def aggregate(self, tokens: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor | None, float]:
         """Returns a vector (B, D), a scale (B,) or None, and a power: the feature is vector · scale^power."""
@@ -180,14 +198,14 @@ class Pool(nn.Module):
 
     def __repr__(self) -> str:
         route = "" if self.route == "auto" else f", route={self.route!r}"
-        return f"{type(self).__name__}({self.channels}, {self.spec!r}, seed={self.seed}{route})"
+        return f"{type(self).__name__}({self.groups or self.channels}, {self.spec!r}, seed={self.seed}{route})"
 
 
 class SecondOrderPool(Pool):
     """Second-order pooling in three stages: moment, function, vector.
 
     Args:
-        channels: C, of the features.
+        channels: C, of the features; or those of each stage by its name, see `create_pool`.
         spec: ``moment | function | vector``, followed by any number of ``| post``.
         seed: determines the sketches, alike on every device. The global random state is neither used nor changed.
         route: "covariance" (the C × C side), "gram" (the N × N side), "paper" (the sketch at every location, as
@@ -205,7 +223,7 @@ class SecondOrderPool(Pool):
     first_order = False
 
     def __init__(
-        self, channels: int, spec: str | Spec, *, seed: int = 0, route: Route = "auto", check_finite: bool = True
+        self, channels: Channels, spec: str | Spec, *, seed: int = 0, route: Route = "auto", check_finite: bool = True
     ) -> None:
         spec = as_spec(spec)
         if spec.first_order or spec.cross:
@@ -213,7 +231,7 @@ class SecondOrderPool(Pool):
             raise PolycovError(f"'{spec}' is {kind}: use create_pool.")
         super().__init__(channels, spec, seed, check_finite)
         moment, function, vector = spec.aggregation
-        self.moment: Moment = moment.build(channels=channels)
+        self.moment: Moment = moment.build(channels=self.width)
         self.function: MatrixFunction = function.build()
         self.vector: Vector = vector.build(channels=self.moment.out_channels, seed=seed)
         self.routes = tuple(name for name in self.function.routes if name in self.moment.routes)

@@ -9,7 +9,7 @@ from torch import nn
 
 from polycov.errors import SpecError, known
 
-Kind = Literal["moment", "cross", "function", "vector", "first_order", "post"]
+Kind = Literal["source", "moment", "cross", "function", "vector", "first_order", "post"]
 Factory = TypeVar("Factory", bound=Callable[..., nn.Module])
 
 # Parameters that the pool fills in; all others in the signature of a stage are arguments in a spec.

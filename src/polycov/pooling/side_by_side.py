@@ -12,6 +12,7 @@ from polycov.pooling.cross_pool import CrossPool
 from polycov.pooling.first_order_pool import FirstOrderPool
 from polycov.pooling.plan import Route, check_route
 from polycov.pooling.pool import Pool, SecondOrderPool
+from polycov.pooling.source import Channels
 from polycov.pooling.spec import Spec, as_spec
 
 
@@ -23,7 +24,7 @@ class SideBySidePool(Pool):
     weight: see the stages ``balance``, fitted to data, and ``l2``, per sample.
 
     Args:
-        channels: C, of the features.
+        channels: C, of the features; or those of each stage by its name, see `create_pool`.
         spec: of the pool.
         seed: determines everything random, alike in each part.
         route: of second-order parts; see `SecondOrderPool`.
@@ -36,7 +37,7 @@ class SideBySidePool(Pool):
     """
 
     def __init__(
-        self, channels: int, spec: str | Spec, *, seed: int = 0, route: Route = "auto", check_finite: bool = True
+        self, channels: Channels, spec: str | Spec, *, seed: int = 0, route: Route = "auto", check_finite: bool = True
     ) -> None:
         spec = as_spec(spec)
         if not spec.blocks:
@@ -95,7 +96,7 @@ class SideBySidePool(Pool):
         return torch.cat([feature.to(dtype) for feature in features], -1), None, 0.0
 
 
-def build_pool(channels: int, spec: Spec, *, seed: int, route: Route, check_finite: bool) -> Pool:
+def build_pool(channels: Channels, spec: Spec, *, seed: int, route: Route, check_finite: bool) -> Pool:
     """Builds the pool of a spec."""
     if spec.blocks:
         return SideBySidePool(channels, spec, seed=seed, route=route, check_finite=check_finite)

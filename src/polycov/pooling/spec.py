@@ -12,9 +12,10 @@ import polycov.pooling.first_order
 import polycov.pooling.functions
 import polycov.pooling.moments
 import polycov.pooling.post
-import polycov.pooling.vectors  # noqa: F401  (importing them registers the stages)
-from polycov.errors import SpecError
-from polycov.pooling.registry import Kind, Stage, get_stage
+import polycov.pooling.source
+import polycov.pooling.vectors
+from polycov.errors import PolycovError, SpecError
+from polycov.pooling.registry import Kind, Stage, get_stage, list_stages
 
 Value = int | float | str | bool | None
 
@@ -67,11 +68,13 @@ class Spec:
         aggregation: moment, function and vector, or a first-order pooling; empty for features side by side.
         post: the stages that follow.
         blocks: the specs of features side by side; empty for a single feature.
+        source: the stage of a network whose features are pooled; None if the spec does not name one.
     """
 
     aggregation: tuple[StageSpec, ...]
     post: tuple[StageSpec, ...] = ()
     blocks: tuple["Spec", ...] = ()
+    source: StageSpec | None = None
 
     @property
     def first_order(self) -> bool:
@@ -92,7 +95,15 @@ class Spec:
     def stages(self) -> tuple[StageSpec, ...]:
         """All stages, including those of features side by side."""
         inner = tuple(stage for block in self.blocks for stage in block.stages)
-        return (*inner, *self.aggregation, *self.post)
+        source = (self.source,) if self.source is not None else ()
+        return (*inner, *source, *self.aggregation, *self.post)
+
+    @property
+    def sources(self) -> tuple[str | None, ...]:
+        """The stages of a network whose features are pooled, each once; None for features that do not name one."""
+        if self.blocks:
+            return tuple(dict.fromkeys(name for block in self.blocks for name in block.sources))
+        return (None if self.source is None else str(dict(self.source.arguments)["name"]),)
 
     def any_stage(self, attribute: str) -> bool:
         """Returns whether an attribute of any stage is true, such as ``is_sketch``."""
@@ -100,13 +111,15 @@ class Spec:
 
     def __str__(self) -> str:
         blocks = [f"[{', '.join(map(str, self.blocks))}]"] if self.blocks else []
-        return " | ".join([*blocks, *map(str, (*self.aggregation, *self.post))])
+        source = [str(self.source)] if self.source is not None else []
+        return " | ".join([*blocks, *source, *map(str, (*self.aggregation, *self.post))])
 
 
 def parse_spec(text: str) -> Spec:
     """Parses a spec: ``moment | function | vector``, or a first-order pooling, and any number of ``| post``.
 
     Features side by side are a list of specs in brackets, each with stages of its own, in place of the first stages.
+    A single feature may begin with the stage of the network that it pools: ``stage(4) | covariance | sqrt(5) | triu``.
 
     Raises:
         SpecError: if it is invalid.
@@ -121,19 +134,39 @@ def parse_spec(text: str) -> Spec:
         raise SpecError(f"Expected a spec such as 'covariance | sqrt(5) | triu', got {text!r}.")
     if len(text) > LONGEST:
         raise SpecError(f"Expected a spec of at most {LONGEST} characters, got {len(text)}: {text[:40]!r} …")
-    words = _split(text, "|", "[]")
+    source, words = _parse_source(_split(text, "|", "[]"), text)
     side_by_side = words[0].startswith("[")
     blocks = _parse_blocks(words[0], text) if side_by_side else ()
     aggregation, rest = ((), words[1:]) if side_by_side else _parse_aggregation(words, text)
     post = tuple(_parse_stage(word, ("post",), text) for word in rest)
     if sum(stage.name == "project" for stage in post) > 1:
         raise SpecError(f"Expected at most one project in {text!r}.")
-    return Spec(aggregation, post, blocks)
+    spec = Spec(aggregation, post, blocks, source)
+    if any(name is not None for name in spec.sources) and (spec.inputs == 2 or spec.any_stage("reads_prefix")):
+        raise SpecError(f"A pool of two inputs, or of a class token, cannot name a stage: {text!r}.")
+    return spec
 
 
 def as_spec(spec: str | Spec) -> Spec:
     """Returns a spec, parsed if it is a text."""
     return spec if isinstance(spec, Spec) else parse_spec(spec)
+
+
+def _parse_source(words: list[str], text: str) -> tuple[StageSpec | None, list[str]]:
+    """The stage of a network that a spec begins with, if it does, and the words that remain."""
+    if words[0].partition("(")[0].strip() not in [stage.name for stage in list_stages("source")]:
+        return None, words
+    if len(words) < 2 or words[1].startswith("["):
+        raise SpecError(
+            f"Expected a moment or a first-order pooling after {words[0]!r} in {text!r}. Features side by side name "
+            "their stages in the list: '[stage(3) | average, stage(4) | covariance | sqrt(5) | triu]'."
+        )
+    source = _parse_stage(words[0], ("source",), text)
+    try:
+        polycov.pooling.source.stage_name(dict(source.arguments)["name"])
+    except PolycovError as error:
+        raise SpecError(f"Cannot read {words[0]!r} in {text!r}. {error}") from None
+    return source, words[1:]
 
 
 def _parse_aggregation(words: list[str], text: str) -> tuple[tuple[StageSpec, ...], list[str]]:

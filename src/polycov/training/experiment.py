@@ -14,6 +14,7 @@ from polycov.data.images import ImageData, Split, require_validation
 from polycov.engines.engine import Engine
 from polycov.errors import PolycovError
 from polycov.models.backbones import ENOUGH_LOCATIONS, input_size
+from polycov.models.head import linear_parts
 from polycov.models.modes import evaluation_mode
 from polycov.pooling.batches import Repeatable
 from polycov.pooling.methods import fitted_dim
@@ -103,11 +104,11 @@ class Experiment:
 
     def _describe_model(self) -> None:
         model = self.model
-        stage = "last layer" if model.backbone.stage is None else f"stage {model.backbone.stage}"
         locations = model.backbone.locations(self.preprocessing.size)
         self.progress.message(
-            f"model: {model.backbone.name}, {stage}: {locations} locations, {model.backbone.num_features} channels → "
-            f"{model.pool.channels} → {model.pool.spec} → {model.pool.out_features} dimensions"
+            f"model: {model.backbone.name}, {model.backbone.stage_words}: {locations} locations, "
+            f"{model.backbone.num_features} channels → {model.pool.channels} → {model.pool.spec} → "
+            f"{model.pool.out_features} dimensions"
         )
         if locations < ENOUGH_LOCATIONS and not model.pool.first_order:
             self.progress.message(
@@ -236,7 +237,7 @@ class Experiment:
         self.progress.message(f"start: a probe with validation accuracy {ridge.val_accuracy:.1%}")
 
     def _fit_reduction(self, source: BatchSource) -> None:
-        if isinstance(self.model.reduction, nn.Conv2d) and self.config.training.init is None:
+        if linear_parts(self.model.reduction) and self.config.training.init is None:
             fit_reduction(self.model, (features for features, _ in self._local_features(source)))
 
     @torch.no_grad()

@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from polycov.data.images import ImageData, Samples, join
 from polycov.data.transforms import Preprocessing
 from polycov.engines.engine import Engine
 from polycov.errors import PolycovError
+from polycov.models.backbones import LAST as LAST_STAGE
 from polycov.models.backbones import Backbone
 from polycov.models.backends.frozen import Backend
+from polycov.models.local_features import local_channels
 from polycov.models.modes import evaluation_mode
 from polycov.models.tensors import digest
 from polycov.progress import SILENT, Progress
@@ -38,21 +40,25 @@ class Extracted:
 
     Attributes:
         local: local features.
+        stage: the name of their stage.
+        beside: local features of further stages, by their names.
         vectors: one feature per image, as tokens (1, C), by the first-order pool that gave them, or ``LAST``, or
             ``CLASS_TOKEN``.
     """
 
     local: FeatureStore
     vectors: dict[str, FeatureStore] = field(default_factory=dict)
+    beside: dict[str, FeatureStore] = field(default_factory=dict)
+    stage: str = LAST_STAGE
 
     @property
     def stores(self) -> list[FeatureStore]:
         """All of them."""
-        return [self.local, *self.vectors.values()]
+        return [self.local, *self.beside.values(), *self.vectors.values()]
 
 
 def reduced_channels(wanted: int | None, backbone: Backbone, size: int, channels: int) -> int:
-    """Returns how many principal components of local features to store; 0 for all channels as they are.
+    """Returns how many principal components of the local features of a stage to store; 0 for all channels as they are.
 
     Args:
         wanted: the number asked for, 0 for all; None: all if the features of an image take at most 1 MB, else 256, or
@@ -64,15 +70,15 @@ def reduced_channels(wanted: int | None, backbone: Backbone, size: int, channels
     Raises:
         PolycovError: if fewer are asked for than are pooled.
     """
-    width = backbone.num_features
-    least = min(channels, width)
+    width, most = backbone.num_features, max(backbone.groups.values())
+    least = min(channels, most)
     if wanted is not None and wanted != 0 and wanted < least:
         raise PolycovError(
             f"Expected --store-channels to be 0 (all), or at least {least}, the channels before the pool; got {wanted}."
         )
     if wanted is None:
         wanted = max(STORED_CHANNELS, channels) if 2 * width * backbone.locations(size) > LARGE else 0
-    return wanted if wanted < width else 0
+    return wanted if wanted < most else 0
 
 
 @dataclass
@@ -84,7 +90,9 @@ class Extraction:
         data: dataset whose images to use. Its splits matter only to a basis, which no test image is used for.
         preprocessing: preprocessing of the images, as in evaluation.
         cache: folder of the cache.
-        complete: the same backbone with all layers, to store the average of the last one too.
+        complete: the same backbone with all layers, if it is another, to store the average of the last one too.
+        beside: further stages whose local features are stored, with the principal components of each to store: 0 for
+            all channels as they are.
         batch_size: images per batch.
         workers: processes that read images.
         backend: what runs the backbone; see `FrozenBackbone`.
@@ -103,6 +111,7 @@ class Extraction:
     preprocessing: Preprocessing
     cache: Path
     complete: Backbone | None = None
+    beside: Mapping[str, int] = field(default_factory=dict)
     batch_size: int = 16
     workers: int = 2
     backend: Backend = "auto"
@@ -135,6 +144,7 @@ class Extraction:
             self.preprocessing,
             tuple(pools),
             self.class_token,
+            beside=tuple(self.beside),
             batch_size=self.batch_size,
             workers=self.workers,
             backend=self.backend,
@@ -159,11 +169,15 @@ class Extraction:
 
     def _open(self, names: list[str], channels: int, pools: Sequence[str]) -> Extracted:
         size, progress = self.preprocessing.size, self.progress
-        blank = self.backbone(torch.zeros(1, 3, size, size, device=self.device))
-        shape = tuple(self._work.split_tokens(blank)[0].shape[1:])
+        blank = torch.zeros(1, 3, size, size, device=self.device)
+        local = self._local_store(0, self._work.split_tokens(self.backbone(blank))[0], names, channels)
+        whole = self.complete or self.backbone
+        others = zip(self.beside, whole.by_stage(blank, list(self.beside)), strict=True) if self.beside else ()
+        beside = {
+            name: self._local_store(1 + i, features, names, self.beside[name], name)
+            for i, (name, features) in enumerate(others)
+        }
         identity = self._identity(self.backbone)
-        basis = self._basis(identity, math.prod(shape) // self.backbone.num_features, channels) if channels else None
-        local = FeatureStore.open(self.cache, identity, names, shape, basis=basis, progress=progress)
 
         def vector_store(identity: dict[str, Any], pool: str, width: int) -> FeatureStore:
             return FeatureStore.open(self.cache, {**identity, "pool": pool}, names, (1, width), progress=progress)
@@ -173,7 +187,31 @@ class Extraction:
             vectors[CLASS_TOKEN] = vector_store(identity, "class_token", self.backbone.num_features)
         if self.complete is not None:
             vectors[LAST] = vector_store(self._identity(self.complete), "average", self.complete.num_features)
-        return Extracted(local, vectors)
+        return Extracted(local, vectors, beside, ",".join(self.backbone.stage_names))
+
+    def _local_store(
+        self, place: int, features: Tensor, names: list[str], channels: int, stage: str | None = None
+    ) -> FeatureStore:
+        """The store of local features like these, of the backbone, or of a further stage of the complete one.
+
+        Args:
+            place: where they are among the features of an image.
+            features: of one image.
+            names: of the images.
+            channels: principal components to store; 0 for all channels.
+            stage: the name of a further stage.
+        """
+        if stage is None:
+            identity, widths = self._identity(self.backbone), list(self.backbone.groups.values())
+        else:
+            identity, widths = {**self._identity(self.complete or self.backbone), "stage": stage}, []
+        width = local_channels(self.backbone.name, features)
+        count, basis = features[0].numel() // width, None
+        if channels and channels < width:
+            basis = self._basis(identity, place, width / count, channels, widths if len(widths) > 1 else [])
+        return FeatureStore.open(
+            self.cache, identity, names, tuple(features.shape[1:]), basis=basis, progress=self.progress
+        )
 
     def _identity(self, backbone: Backbone) -> dict[str, Any]:
         """What features depend on; a change of any is another folder."""
@@ -188,31 +226,42 @@ class Extraction:
             "preprocessing": self.preprocessing.identity(),
         }
 
-    def _basis(self, identity: dict[str, Any], locations: int, channels: int) -> ChannelBasis:
-        """Principal components of some images outside the test split: the same for every split into train and val."""
-        fitted = self._images_to_fit(locations)
+    def _basis(
+        self, identity: dict[str, Any], place: int, wanted: float, channels: int, widths: Sequence[int]
+    ) -> ChannelBasis:
+        """Principal components of some images outside the test split: the same for every split into train and val.
+
+        Args:
+            identity: of the features.
+            place: where they are among the features of an image.
+            wanted: images per local feature and channel.
+            channels: principal components, of each stage if there are several.
+            widths: channels of several stages.
+        """
+        fitted = self._images_to_fit(wanted)
         names = "\0".join(fitted.name(i) for i in range(len(fitted)))
         images = hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()
         file = BasisFile(self.cache, {**identity, "fitted": images, "channels": channels})
         with file.lock():
             basis = file.load()
             if basis is None:
-                basis = fit_basis(self._local_features(fitted), channels)
+                basis = fit_basis(self._local_features(fitted, place), channels, widths)
                 file.save(basis)
         return basis
 
-    def _images_to_fit(self, locations: int) -> Samples:
+    def _images_to_fit(self, wanted: float) -> Samples:
+        """Images that have enough local features for a basis, of which this many have as many as channels."""
         images = join([self.data["train"], self.data["val"]])
-        wanted = FEATURES_PER_CHANNEL * self.backbone.num_features / locations
         order = sorted(range(len(images)), key=images.name)
-        chosen = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))[: math.ceil(wanted)]
+        count = math.ceil(FEATURES_PER_CHANNEL * wanted)
+        chosen = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))[:count]
         return images.select(order[i] for i in chosen.sort().values.tolist())
 
-    def _local_features(self, samples: Samples) -> Iterator[Tensor]:
+    def _local_features(self, samples: Samples, place: int) -> Iterator[Tensor]:
         description = f"principal components of {self.backbone.name}"
         with self.progress.task(description, len(samples)) as task:
             for images, indices in self._work.images(samples):
-                yield self._work.features(images)[0].float().cpu()
+                yield self._work.features(images)[place].float().cpu()
                 task.advance(len(indices))
 
     def _fill(self, samples: Samples, extracted: Extracted, missing: list[set[int]]) -> None:
@@ -236,16 +285,19 @@ class Extraction:
     def _announce(self, extracted: Extracted) -> None:
         """Says what will be stored, and how much disk it takes."""
         local, images = extracted.local, len(extracted.local.names)
-        total, full = sum(store.bytes_per_image for store in extracted.stores), 2 * math.prod(local.shape)
+        total = sum(store.bytes_per_image for store in extracted.stores)
+        full = sum(2 * math.prod(store.shape) for store in (local, *extracted.beside.values()))
         kept = f"{local.channels} channels"
         alternative = ""
         if local.basis is not None:
+            fitted = len(self._images_to_fit(local.channels / local.locations))
             kept = (
                 f"{len(local.basis.components)} principal components of {kept} ({local.basis.share:.1%} of the "
-                f"variance, fitted on {len(self._images_to_fit(local.locations))} images outside the test split)"
+                f"variance, fitted on {fitted} images outside the test split)"
             )
             alternative = f"; all channels would take {_size(full * images)} (--store-channels 0)"
-        beside = f", and {', '.join(extracted.vectors)}" if extracted.vectors else ""
+        others = [*(f"stage {name}" for name in extracted.beside), *extracted.vectors]
+        beside = f", and {', '.join(others)}" if others else ""
         self.progress.message(
             f"storing {local.locations} locations × {kept}{beside}, in float16: {_size(total)} per image, "
             f"{_size(total * images)} in {str(self.cache)!r}{alternative}"

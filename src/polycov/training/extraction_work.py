@@ -14,8 +14,9 @@ from polycov.data.images import Samples
 from polycov.data.loading import load_batches
 from polycov.data.transforms import Preprocessing
 from polycov.engines.work import Work
+from polycov.models.backbones import LAST as LAST_STAGE
 from polycov.models.backbones import Backbone
-from polycov.models.backends.frozen import Backend, FrozenBackbone, StageAndLast
+from polycov.models.backends.frozen import Backend, ByStage, FrozenBackbone
 from polycov.models.networks import import_timm
 from polycov.models.plugins import load_plugin
 from polycov.pooling.first_order import average
@@ -62,6 +63,7 @@ class ExtractFeatures(Work[Share, FeatureBatch]):
         preprocessing: of the images.
         pools: first-order pools of the local features.
         class_token: whether the class token is kept beside the local features.
+        beside: further stages whose local features are stored.
         bases: of each store, in the order of `features`.
         batch_size: images per batch.
         workers: processes that read images.
@@ -77,6 +79,7 @@ class ExtractFeatures(Work[Share, FeatureBatch]):
     preprocessing: Preprocessing
     pools: tuple[str, ...] = ()
     class_token: bool = False
+    beside: tuple[str, ...] = ()
     bases: list[ChannelBasis | None] = field(default_factory=list)
     batch_size: int = 16
     workers: int = 2
@@ -135,16 +138,19 @@ class ExtractFeatures(Work[Share, FeatureBatch]):
 
     def _stored(self, outputs: list[Tensor]) -> list[Tensor]:
         """What goes into each store, of the outputs of the network."""
-        (features, *final), (_, pools) = outputs, self._prepared()
+        (features, *others), (_, pools) = outputs, self._prepared()
+        beside, final = others[: len(self.beside)], others[len(self.beside) :]
         local, last = self.split_tokens(features)
         last += [average(maps_to_tokens(x))[:, None] for x in final]
-        return [local, *(pool(local)[:, None] for pool in pools), *last]
+        return [local, *beside, *(pool(local)[:, None] for pool in pools), *last]
 
     def _freeze(self) -> FrozenBackbone:
-        """What gives local features, and those of the last layer where they are stored too."""
+        """What gives local features, and those of further stages and the last layer where they are stored too."""
         network: nn.Module = self.backbone
-        if self.complete is not None and self.backbone.stage is not None:
-            network = StageAndLast(self.complete, self.backbone.stage)
+        if self.complete is not None or self.beside:
+            final = [LAST_STAGE] if self.complete is not None else []
+            names = [*self.backbone.stage_names, *self.beside, *final]
+            network = ByStage(self.complete or self.backbone, names)
         return FrozenBackbone(
             network,
             self.backend,

@@ -3,29 +3,38 @@
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
 from polycov.data.transforms import Preprocessing
 from polycov.engines.engine import Engine
-from polycov.models.backbones import Backbone
+from polycov.models.backbones import Backbone, stages_to_pool
 from polycov.models.backends.frozen import Backend
+from polycov.models.head import linear_parts
 from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 from polycov.training.config import NetworkOptions
 from polycov.training.extraction import Extraction, reduced_channels
 
 
-def build_backbone(options: NetworkOptions, size: int, *, keep_prefix: bool = False) -> Backbone:
-    """Makes a backbone, see `Backbone`; random weights (``weights="none"``) are the same in every process."""
+def build_backbone(
+    options: NetworkOptions, size: int, *, pool: str | None = None, keep_prefix: bool = False
+) -> Backbone:
+    """Makes a backbone, see `Backbone`; random weights (``weights="none"``) are the same in every process.
+
+    Args:
+        options: of the network.
+        size: side of the images.
+        pool: a method or spec, whose stages the backbone gives beside the chosen one; see `stages_to_pool`.
+        keep_prefix: see `Backbone`.
+    """
     with torch.random.fork_rng(list(range(torch.cuda.device_count()))):
         torch.manual_seed(0)
         stage = None if options.stage == "last" else options.stage
         return Backbone(
             options.backbone,
             weights=options.weights,
-            stage=stage,
+            stage=stage if pool is None else stages_to_pool(pool, stage),
             last_stride=options.last_stride,
             size=size,
             keep_prefix=keep_prefix,
@@ -38,9 +47,9 @@ def stored_channels(model: Model, wanted: int | None = None) -> int:
     All channels, 0, unless a second-order pool follows a linear reduction: what it starts from is then the same. See
     `reduced_channels`.
     """
-    if model.pool.first_order or (wanted is None and not isinstance(model.reduction, nn.Conv2d)):
+    if model.pool.first_order or (wanted is None and not linear_parts(model.reduction)):
         return 0
-    return reduced_channels(wanted, model.backbone, model.preprocessing.size, model.pool.channels)
+    return reduced_channels(wanted, model.backbone, model.preprocessing.size, model.pool.stage_channels)
 
 
 def extract_features(

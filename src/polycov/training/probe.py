@@ -5,10 +5,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from polycov.data.images import Split
 from polycov.errors import PolycovError
+from polycov.models.head import linear_parts
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
 from polycov.pooling.batches import Repeatable
@@ -44,7 +45,7 @@ def channel_components(batches: Iterable[Tensor], channels: int | None = None) -
 
 @torch.no_grad()
 def fit_reduction(model: Model, batches: Iterable[Tensor]) -> None:
-    """Sets a linear reduction to the principal components of local features.
+    """Sets a linear reduction to the principal components of local features, those of each stage by themselves.
 
     Args:
         model: model with a reduction "linear".
@@ -53,20 +54,27 @@ def fit_reduction(model: Model, batches: Iterable[Tensor]) -> None:
     Raises:
         PolycovError: if there are fewer features than components.
     """
-    reduction = model.reduction
-    if not isinstance(reduction, nn.Conv2d):
+    parts = linear_parts(model.reduction)
+    if not parts:
         raise PolycovError("Principal components need a linear reduction.")
-    if reduction.out_channels > reduction.in_channels:
-        raise PolycovError(
-            f"Expected at most the {reduction.in_channels} channels of the backbone, got {reduction.out_channels}."
-        )
-    try:
-        mean, components = channel_components(batches, reduction.out_channels)
-    except PolycovError as error:
-        raise PolycovError(f"{error} Choose fewer --channels, or add training images.") from error
-    reduction.weight.copy_(components[..., None, None])
-    if reduction.bias is not None:
-        reduction.bias.copy_(-(components @ mean))
+    for part in parts:
+        if part.out_channels > part.in_channels:
+            raise PolycovError(
+                f"Expected at most the {part.in_channels} channels of the backbone, got {part.out_channels}."
+            )
+    statistics = [Statistics() for _ in parts]
+    for features in batches:
+        stages = maps_to_tokens(features).split([part.in_channels for part in parts], -1)
+        for known, tokens in zip(statistics, stages, strict=True):
+            known.update(tokens.reshape(-1, tokens.shape[-1]))
+    for part, known in zip(parts, statistics, strict=True):
+        try:
+            mean, components = principal_components(known, part.out_channels)
+        except PolycovError as error:
+            raise PolycovError(f"{error} Choose fewer --channels, or add training images.") from error
+        part.weight.copy_(components[..., None, None])
+        if part.bias is not None:
+            part.bias.copy_(-(components @ mean))
 
 
 @torch.no_grad()

@@ -15,7 +15,7 @@ from polycov.data.transforms import Preprocessing
 from polycov.errors import MissingDependencyError, NonFiniteError
 from polycov.models.backbones import Backbone
 from polycov.models.backends import engines, frozen
-from polycov.models.backends.frozen import FEW, TOLERANCE, Backend, FrozenBackbone, StageAndLast, relative_distance
+from polycov.models.backends.frozen import FEW, TOLERANCE, Backend, ByStage, FrozenBackbone, relative_distance
 from polycov.pooling.methods import create_pool
 from polycov.progress import LogProgress
 
@@ -65,8 +65,8 @@ def test_a_stage_and_the_last_layer_come_from_one_pass(backend: Backend) -> None
     complete = backbone("test_resnet")
     x = images(3, 64)
     with torch.inference_mode():
-        expected = [*complete.with_stage(x, 2)]
-    assert relative_distance(FrozenBackbone(StageAndLast(complete, 2), backend)(x), expected) < TOLERANCE
+        expected = complete.by_stage(x, ["2", "last"])
+    assert relative_distance(FrozenBackbone(ByStage(complete, ["2", "last"]), backend)(x), expected) < TOLERANCE
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """A backbone that is not trained, run by the fastest engine that computes the same."""
 
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Literal, TypeVar
 
@@ -39,15 +39,15 @@ def require_backend(backend: str) -> None:
         raise MissingDependencyError(f"The backend {backend!r} needs {' and '.join(missing)}. {INSTALL}")
 
 
-class StageAndLast(nn.Module):
-    """Features of a stage and of the last layer of a backbone, in one pass; see `Backbone.with_stage`."""
+class ByStage(nn.Module):
+    """Features of several stages of a backbone, in one pass; see `Backbone.by_stage`."""
 
-    def __init__(self, backbone: Backbone, stage: int | str) -> None:
+    def __init__(self, backbone: Backbone, names: Sequence[str]) -> None:
         super().__init__()
-        self.backbone, self.stage = backbone, stage
+        self.backbone, self.names = backbone, list(names)
 
-    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        return self.backbone.with_stage(images, self.stage)
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return tuple(self.backbone.by_stage(images, self.names))
 
 
 class FromPixels(nn.Module):
