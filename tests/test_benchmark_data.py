@@ -8,11 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-import torch
 from PIL import Image
-
-from polycov.comparing.protocols.protocol import Pooled
-from polycov.data.images import SPLITS
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -78,16 +74,3 @@ def test_textures_belong_to_the_class_that_their_name_speaks_of(
 
 
 _EXPECTED = [("test", "brick/000"), ("test", "wood/000"), ("train", "wood/001"), ("train", "wood/002")]
-
-
-def test_features_side_by_side_are_weighed_as_in_mean_cov() -> None:
-    labels = {split: torch.arange(40) % 4 for split in SPLITS}
-    generator = torch.Generator().manual_seed(0)
-    parts = [
-        Pooled({split: scale * torch.randn(40, width, generator=generator) for split in SPLITS}, labels, 4)
-        for width, scale in ((5, 10.0), (9, 0.1))
-    ]
-    joined = program("last_mean").side_by_side(parts, None)
-    energies = [float(block.var(0, correction=0).sum()) for block in joined.before["train"].split([5, 9], 1)]
-    assert energies[1] == pytest.approx(4 * energies[0], rel=1e-5)
-    assert program("last_mean").side_by_side(parts, 3).features["test"].shape == (40, 3)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fake_images import write_classes
+from polycov.comparing.compare import compare
 from polycov.comparing.comparison import Comparison
 from polycov.comparing.dry_run import plan_comparison
 from polycov.comparing.options import CompareOptions
@@ -95,6 +96,15 @@ def test_a_stage_that_does_not_exist_is_refused_before_any_image_is_read(forest:
         compare_with_messages(forest, tmp_path / "cmp", methods=(f"stage(9) | {ROOT}",))
     with pytest.raises(PolycovError, match="Expected a stage such as 4, several such as '3\\+4', or last, got 'top'"):
         compare_with_messages(forest, tmp_path / "cmp2", methods=("stage(top) | average",))
+
+
+def test_stages_beside_each_other_are_named_in_specs(forest: Path, tmp_path: Path) -> None:
+    options = {**TINY, "stage": "1,2,last", "methods": ("average",), "out": tmp_path / "cmp"}
+    message = r"one stage, or several joined by \+, such as 1\+2, got '1,2,last'"
+    with pytest.raises(PolycovError, match=message):
+        compare(forest, **options)
+    with pytest.raises(PolycovError, match=message):
+        plan_comparison(replace_options(CompareOptions(str(forest)), options))
 
 
 def test_a_trained_head_has_the_stages_that_it_names(forest: Path, tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from polycov.system.signals import stop_on_signals
 from polycov.training.assembly import preprocessing_for
 from polycov.training.config import replace_options
 from polycov.training.extraction import Extracted, Extraction, reduced_channels
-from polycov.training.features import build_backbone
+from polycov.training.features import build_backbone, build_main
 from polycov.training.run_folder import RunFolder
 
 EXPLAINED = ("probe", "train", "finetune")  # heads with a linear classifier
@@ -192,7 +192,7 @@ class ComparisonJob:
         size, data = self.prepared.size, self.prepared.data.split(0)
         network, reader = self.prepared.config.network, self._class_token_reader()
         class_token = reader is not None
-        backbone = build_backbone(network, size, keep_prefix=class_token)
+        backbone = build_main(network, size, keep_prefix=class_token)
         if class_token and not backbone.prefix_tokens:
             raise PolycovError(
                 f"{reader!r} reads a class token, and the backbone {backbone.name!r} gives none: use a "

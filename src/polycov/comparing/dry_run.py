@@ -26,7 +26,7 @@ from polycov.system.devices import choose_device
 from polycov.training.assembly import build_model
 from polycov.training.config import Config
 from polycov.training.extraction import reduced_channels
-from polycov.training.features import build_backbone
+from polycov.training.features import build_backbone, build_main
 
 Cost = tuple[float, float]  # seconds, bytes
 
@@ -83,7 +83,7 @@ def plan_comparison(options: CompareOptions, progress: Progress = SILENT) -> Pla
     seeded = SeededData(options.data, read_splits(options.data), options.split)
     data = seeded.split(0)
     size = input_size(config.network.backbone, config.images.size, data.size)
-    backbone = build_backbone(config.network, size)
+    backbone = build_main(config.network, size)
     channels, width, main = config.pooling.channels or DEFAULT_CHANNELS, backbone.num_features, backbone.groups
     if others := [name for name in named_stages(methods) if name not in main]:
         backbone = build_backbone(replace(config.network, stage=",".join([*main, *others])), size)

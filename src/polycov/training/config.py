@@ -61,7 +61,7 @@ class NetworkOptions(Structured):
     """auto (the offline wheel or timm's hub), timm, none, or a file: .safetensors, or .pth read as data only."""
     stage: int | str = "auto"
     """Stage of the backbone, from 0, or several side by side, such as 3+4; last: its output; auto: the deepest stage
-    with at least 100 locations."""
+    with at least 100 locations. A pool may name stages of its own, such as 'stage(3) | average'."""
     last_stride: bool = True
     """--no-last-stride keeps the resolution in the last stage, as iSQRT-COV does: four times the locations."""
 

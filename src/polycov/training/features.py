@@ -8,13 +8,27 @@ from polycov.data.feature_store import FeatureStore
 from polycov.data.images import ImageData
 from polycov.data.transforms import Preprocessing
 from polycov.engines.engine import Engine
-from polycov.models.backbones import Backbone, stages_to_pool
+from polycov.errors import PolycovError
+from polycov.models.backbones import LAST, Backbone, stages_to_pool
 from polycov.models.backends.frozen import Backend
 from polycov.models.head import linear_parts
 from polycov.models.model import Model
 from polycov.progress import SILENT, Progress
 from polycov.training.config import NetworkOptions
 from polycov.training.extraction import Extraction, reduced_channels
+
+
+def build_main(options: NetworkOptions, size: int, *, keep_prefix: bool = False) -> Backbone:
+    """Makes the backbone whose stage all features are pooled from that do not name their own; see `build_backbone`.
+
+    Raises:
+        PolycovError: if it has several stages that are not joined.
+    """
+    backbone = build_backbone(options, size, keep_prefix=keep_prefix)
+    if len(backbone.groups) > 1:
+        joined = "+".join(name for name in backbone.groups if name != LAST)
+        raise PolycovError(f"Expected one stage, or several joined by +, such as {joined}, got {options.stage!r}.")
+    return backbone
 
 
 def build_backbone(
