@@ -12,7 +12,7 @@ from polycov.pooling.functions.spectral import SpectralFunction
 from polycov.pooling.methods import reads_class_token, stage_names
 from polycov.pooling.plan import Route
 from polycov.pooling.pool import Pool, SecondOrderPool
-from polycov.pooling.source import Channels
+from polycov.pooling.source import Channels, in_order
 
 CHANNELS = 4
 
@@ -114,7 +114,7 @@ def channels_of(spec: str, channels: int) -> Channels:
     names = stage_names(spec)
     if names == (None,):
         return channels
-    order = [*(["main"] if None in names else []), *filter(None, names)]
+    order = in_order(names, "main")
     shares = [(channels + i) // len(order) for i in range(len(order))]
     return dict(zip(order, shares, strict=True))
 

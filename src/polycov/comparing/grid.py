@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polycov.errors import PolycovError
+from polycov.models.head import reduced_stages
 from polycov.pooling.fitting import supported_size
 from polycov.pooling.methods import (
     fitted_dim,
@@ -18,7 +19,7 @@ from polycov.pooling.methods import (
     reads_class_token,
     stage_names,
 )
-from polycov.pooling.source import Channels
+from polycov.pooling.source import Channels, in_order
 
 FEWER_CHANNELS = "fewer-channels"  # the full triangle of isqrt-cov on as many channels as fit the dimension
 AVERAGE_LAST = "average-last"  # the average of the last layer of the network, no matter which stage the others pool
@@ -179,9 +180,8 @@ class Limits:
         first_order, names = is_first_order(method, dim=dim), stage_names(method)
         if names == (None,) or not self.stages:
             return self.width if first_order else self.channels
-        main = next(iter(self.stages))
-        order = dict.fromkeys([*([main] if None in names else []), *filter(None, names)])
-        return {name: self.stages[name] if first_order else min(self.channels, self.stages[name]) for name in order}
+        widths = {name: self.stages[name] for name in in_order(names, next(iter(self.stages)))}
+        return reduced_stages(widths, 0 if first_order else self.channels)
 
     @property
     def triangle(self) -> int:

@@ -12,7 +12,7 @@ from polycov.data.images import SPLITS, ImageData, Split
 from polycov.errors import PolycovError
 from polycov.models.head import reduced_stages
 from polycov.models.local_features import join_maps
-from polycov.pooling.source import Channels
+from polycov.pooling.source import Channels, in_order
 from polycov.pooling.tokens import maps_to_tokens
 from polycov.system.memory_budget import UNBOUNDED, Memory
 from polycov.system.rows import Batches
@@ -107,10 +107,7 @@ class ReducedFeatures:
         return self._tokens
 
     def _side_by_side(self, data: ImageData, names: Sequence[str | None], channels: int) -> Tokens:
-        """Stages by their names, in the order that `polycov.models.backbones.stages_to_pool` gives them."""
-        main = self.extracted.stage
-        order = dict.fromkeys([*([main] if None in names else []), *filter(None, names)])
-        stores = {name: self._stage(name) for name in order}
+        stores = {name: self._stage(name) for name in in_order(names, self.extracted.stage)}
         if channels:
             stores = {name: store.coordinates for name, store in stores.items()}
         widths = reduced_stages({name: store.channels for name, store in stores.items()}, channels)

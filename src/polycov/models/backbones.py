@@ -15,7 +15,7 @@ from polycov.models.networks import create_network, fixed_input_size, import_tim
 from polycov.models.plugins import load_plugin
 from polycov.models.weights import OFFLINE_BACKBONE, load_exactly, read_weights
 from polycov.pooling.methods import stage_names
-from polycov.pooling.source import Channels
+from polycov.pooling.source import Channels, in_order
 
 __all__ = ["ENOUGH_LOCATIONS", "Backbone", "fixed_input_size", "import_timm", "input_size", "load_plugin"]
 
@@ -213,16 +213,15 @@ class Backbone(nn.Module):
         wanted = sorted({index for some in indices.values() for index in some})
         if LAST in names:
             last, maps = self.network.forward_intermediates(images, indices=wanted, output_fmt="NCHW")
-            last = as_local_features(self.network, last, self.keep_prefix)
+            found = {LAST: as_local_features(self.network, last, self.keep_prefix)}
         else:
-            last, maps = (
-                None,
-                self.network.forward_intermediates(
-                    images, indices=wanted, stop_early=True, intermediates_only=True, output_fmt="NCHW"
-                ),
+            maps = self.network.forward_intermediates(
+                images, indices=wanted, stop_early=True, intermediates_only=True, output_fmt="NCHW"
             )
-        found = dict(zip(wanted, maps, strict=True))
-        return [last if name == LAST else join_maps([found[index] for index in indices[name]]) for name in names]
+            found = {}
+        by_index = dict(zip(wanted, maps, strict=True))
+        found |= {name: join_maps([by_index[index] for index in some]) for name, some in indices.items()}
+        return [found[name] for name in names]
 
     @property
     def license(self) -> str:
@@ -252,8 +251,8 @@ def stages_to_pool(pool: str, stage: int | str | None) -> int | str | None:
     names = stage_names(pool)
     if names == (None,):
         return stage
-    chosen = (LAST if stage is None else str(stage)).split(",") if None in names else []
-    return ",".join(dict.fromkeys([*chosen, *filter(None, names)]))
+    chosen = LAST if stage is None else str(stage)
+    return ",".join(dict.fromkeys(",".join(in_order(names, chosen)).split(",")))  # of a saved model, all are chosen
 
 
 def _agreed_size(size: int | None, preprocessing: Preprocessing | None) -> int | None:

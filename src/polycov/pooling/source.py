@@ -1,7 +1,7 @@
 """Which channels a pool reads, where the features of several stages of a network stand side by side."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from torch import Tensor, nn
 
@@ -44,6 +44,18 @@ def stage_name(name: object) -> str:
     if not NAME.fullmatch(text):
         raise PolycovError(f"Expected the name of a stage, such as 4, '3+4' or last, got {name!r}.")
     return text
+
+
+def in_order(names: Iterable[str | None], chosen: str) -> list[str]:
+    """Returns the stages of a pool in the order in which they stand side by side: the chosen one, if a part pools it
+    because it names none, then those that are named.
+
+    Example:
+        >>> in_order(("last", None, "3"), "4"), in_order(("last", "3"), "4")
+        (['4', 'last', '3'], ['last', '3'])
+    """
+    names = list(names)
+    return list(dict.fromkeys([*([chosen] if None in names else []), *filter(None, names)]))
 
 
 @register("source", "stage", "stage(4)", "stage(last)")
