@@ -21,6 +21,7 @@ from small_comparison import TINY, compare_with_messages
 ROOT = "covariance | sqrt(5) | triu"
 LAST = "stage(last) | average"
 MEAN_OF_LAST = f"[{LAST}, {ROOT}]"
+SMALL = {key: TINY[key] for key in ("backbone", "weights", "size", "stage", "channels", "workers")}
 TWO_ROOTS = f"[stage(1) | {ROOT}, stage(2) | {ROOT}] | balance"
 
 
@@ -48,12 +49,13 @@ def test_a_named_stage_gives_what_a_comparison_of_that_stage_gives(forest: Path,
         assert (one.dimensions, one.channels, one.parameters) == (same.dimensions, same.channels, same.parameters)
 
 
-@pytest.mark.parametrize("pool", [MEAN_OF_LAST, TWO_ROOTS])
-def test_a_run_is_the_setting_of_the_comparison(forest: Path, tmp_path: Path, pool: str) -> None:
-    comparison, messages = compare_with_messages(forest, tmp_path / "cmp", methods=("isqrt-cov", pool))
+@pytest.mark.parametrize("size", [64, 80])  # of 80 pixels, the sides of the stages are no multiples: 20, 10 and 3
+@pytest.mark.parametrize("pool", [MEAN_OF_LAST, TWO_ROOTS, f"[stage(last) | {ROOT}, {ROOT}]"])
+def test_a_run_is_the_setting_of_the_comparison(forest: Path, tmp_path: Path, pool: str, size: int) -> None:
+    options: dict[str, Any] = {"methods": ("isqrt-cov", pool), "size": size, "explain": False, "quantize": False}
+    comparison, messages = compare_with_messages(forest, tmp_path / "cmp", **options)
     setting = measured(comparison)[pool]
-    small = {key: TINY[key] for key in ("backbone", "weights", "size", "stage", "channels", "workers")}
-    run = train(forest, out=tmp_path / "run", pool=pool, probe=True, **small)
+    run = train(forest, out=tmp_path / "run", pool=pool, probe=True, **(SMALL | {"size": size}))
     assert run.test_accuracy == pytest.approx(setting.test_accuracy)
     assert run.val_accuracy == pytest.approx(setting.val_accuracy)
     model = load_run(run.folder).model
@@ -69,6 +71,29 @@ def test_stored_components_are_those_of_each_stage(forest: Path, tmp_path: Path)
     few = measured(compare_with_messages(forest, tmp_path / "few", store_channels=16, **options)[0])
     assert scores(few[LAST]) == scores(whole[LAST])  # all channels are stored for a first-order pool
     assert few[MEAN_OF_LAST].dimensions == whole[MEAN_OF_LAST].dimensions == 12 + 12 * 13 // 2
+
+
+def test_first_order_parts_pool_all_channels_of_the_chosen_stage_too(forest: Path, tmp_path: Path) -> None:
+    methods = ("stage(2) | average", f"[{LAST}, average]", "average")
+    options: dict[str, Any] = {"methods": methods, "explain": False, "quantize": False}
+    few = measured(compare_with_messages(forest, tmp_path / "few", store_channels=16, **options)[0])
+    whole = measured(compare_with_messages(forest, tmp_path / "whole", **options)[0])
+    assert scores(few[methods[0]]) == scores(few["average"]) == scores(whole["average"])
+    assert scores(few[methods[1]]) == scores(whole[methods[1]])
+
+
+def test_each_stage_has_as_many_channels_as_can_be_fitted_to_it(tmp_path: Path) -> None:
+    few = write_classes(tmp_path / "trees", ["ash", "birch"], 6)  # 4 locations of the last layer in each
+    methods = (f"stage(last) | {ROOT}", f"stage(1) | {ROOT}", "isqrt-cov")
+    options: dict[str, Any] = {"methods": methods, "channels": 40, "explain": False, "quantize": False}
+    comparison, messages = compare_with_messages(few, tmp_path / "cmp", **options)
+    found = {method: measurement.channels for method, measurement in measured(comparison).items()}
+    assert (found[methods[1]], found["isqrt-cov"]) == (32, 40)  # stage 1 has 32
+    assert found[methods[0]] < 40
+    assert any(f"note: {found[methods[0]]} channels before second-order" in line for line in messages)
+    pool, small = f"[stage(last) | {ROOT}, {ROOT}]", SMALL | {"channels": 40}
+    with pytest.raises(PolycovError, match="Choose fewer --channels, or add training images"):
+        train(few, out=tmp_path / "run", pool=pool, probe=True, **small)
 
 
 def test_unseen_classes_are_judged_too(tmp_path: Path) -> None:
@@ -105,6 +130,15 @@ def test_stages_beside_each_other_are_named_in_specs(forest: Path, tmp_path: Pat
         compare(forest, **options)
     with pytest.raises(PolycovError, match=message):
         plan_comparison(replace_options(CompareOptions(str(forest)), options))
+
+
+def test_trained_heads_have_fits_too(forest: Path, tmp_path: Path) -> None:
+    pool = f"[stage(1) | {ROOT}, average] | project(4)"
+    options: dict[str, Any] = {"methods": (pool,), "head": "train", "epochs": 1, "channels": 6, "explain": False}
+    comparison, _ = compare_with_messages(forest, tmp_path / "cmp", **options)
+    assert measured(comparison)[pool].dimensions == 4
+    chosen = replace_options(CompareOptions(str(forest)), {**TINY, **options, "seeds": 1, "out": tmp_path / "other"})
+    assert plan_comparison(chosen).seconds > 0
 
 
 def test_a_trained_head_has_the_stages_that_it_names(forest: Path, tmp_path: Path) -> None:

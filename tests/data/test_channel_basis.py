@@ -62,7 +62,7 @@ def test_more_components_than_channels_are_refused() -> None:
 
 
 def test_stages_side_by_side_have_components_of_their_own() -> None:
-    basis = fit_basis(TOKENS.split(5), 4, [3, 6])
+    basis = fit_basis(((x[..., :3], x[..., 3:]) for x in TOKENS.split(5)), 4)
     alone = [fit_basis([part], count) for part, count in zip(TOKENS.split([3, 6], -1), (3, 4), strict=True)]
     x = TOKENS[:2]
     expected = torch.cat([one.encode(part) for one, part in zip(alone, x.split([3, 6], -1), strict=True)], -1)

@@ -181,3 +181,9 @@ def test_mistakes_end_in_a_sentence() -> None:
     polycov.attach(model, "ipccp-ts", dim=96, channels=32)
     with pytest.raises(polycov.PolycovError, match="Cannot reset the pool to 'avg' with 3 classes: use polycov"):
         model.reset_classifier(3, "avg")
+
+
+def test_stages_by_name_need_a_whole_model() -> None:
+    model = import_timm().create_model("resnet18", num_classes=3)
+    with pytest.raises(polycov.PolycovError, match=r"attach pools the last layer, .* names stages: use .*create_model"):
+        polycov.attach(model, "[stage(3) | average, average]")

@@ -1,6 +1,7 @@
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_sample_image
@@ -72,6 +73,12 @@ def test_stages_by_name_stand_side_by_side_and_each_is_what_it_is_alone() -> Non
     whole = joined(x)
     assert whole.shape == (2, joined.num_features, 16, 16)
     torch.testing.assert_close(whole[:, 128:640, ::8, ::8], parts[1])  # each location of 2 × 2, repeated 8 × 8 times
+
+
+def test_a_stage_may_be_a_number_of_numpy() -> None:
+    assert Backbone("resnet18", weights="none", stage=np.int64(3), size=64).groups == {"3": 256}  # type: ignore[arg-type]
+    with pytest.raises(polycov.PolycovError, match=r"Expected a stage such as 4, .* got '3\.0'"):
+        Backbone("resnet18", weights="none", stage=3.0, size=64)  # type: ignore[arg-type]
 
 
 def test_an_automatic_stage_that_is_named_too_is_there_once() -> None:

@@ -21,6 +21,11 @@ HOSTILE: dict[str, tuple[dict[str, Any], str]] = {
     "a deep spec": ({"pool": "[" * 3000 + "average" + "]" * 3000}, "Cannot read"),
     "a long spec": ({"pool": "[" + ",".join(["average"] * 20_000) + "]"}, "at most 10000 characters"),
     "a polynomial": ({"pool": f"covariance | polynomial({','.join('1' * 20_000)}) | triu"}, "at most 10000 characters"),
+    "many stages": ({"stage": ",".join(f"{'0' * i}1" for i in range(99))}, "at most 16 stages .* got 99"),
+    "many named stages": (
+        {"pool": f"[{', '.join(f'stage({i}) | average' for i in range(99))}]"},
+        "at most 16 stages .* got 99",
+    ),
     "no channels": ({"channels": "²"}, "Expected a number of channels"),
 }
 

@@ -75,6 +75,13 @@ def test_each_stage_is_reduced_by_itself(kind: Reduction) -> None:
     assert [part.out_channels for part in linear_parts(head.reduction)] == ([3, 5] if kind == "linear" else [])
 
 
+def test_a_single_stage_is_reduced_as_if_it_had_no_name() -> None:
+    named = PoolingHead({"3": 3}, "stage(3) | covariance | sqrt(5) | triu", 2, 5)
+    plain = PoolingHead(3, "covariance | sqrt(5) | triu", 2, 5)
+    named.load_state_dict(plain.state_dict())
+    assert named.pool.groups == {"3": 5}
+
+
 def test_stages_without_a_reduction_keep_their_channels() -> None:
     head = PoolingHead({"3": 3, "last": 8}, "[stage(last) | average, average]", 2, None).eval()
     assert head.pool.groups == {"3": 3, "last": 8}

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import polycov
-from polycov.models.local_features import as_local_features, local_channels
+from polycov.models.local_features import StageShape, as_local_features, join_maps, local_channels, split_maps
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,22 @@ def test_other_outputs_are_refused_with_what_they_are() -> None:
         local_channels("net", torch.zeros(2, 9, 1, 1))
     with pytest.raises(polycov.PolycovError, match="nothing to pool"):
         local_channels("net", torch.zeros(2, 1, 9))
+
+
+def test_joined_stages_come_apart_again_whatever_their_sizes() -> None:
+    for height in range(1, 30):
+        for width in (1, min(height, 17), 13):
+            stages = [torch.rand(1, 2, height, width), torch.rand(1, 3, 29, 17), torch.rand(1, 1, 7, 7)]
+            shapes = [StageShape(x.shape[1], tuple(x.shape[2:])) for x in stages]
+            for part, stage in zip(split_maps(join_maps(stages), shapes), stages, strict=True):
+                assert torch.equal(part, stage)
+
+
+def test_tokens_that_fit_no_map_cannot_stand_beside_maps() -> None:
+    maps, tokens = torch.rand(2, 3, 4, 5), torch.rand(2, 20, 6)
+    joined = join_maps([tokens, maps])
+    assert torch.equal(joined[:, :6].flatten(2).mT, tokens)
+    shapes = [StageShape(6, (20,)), StageShape(3, (4, 5))]
+    assert torch.equal(split_maps(joined, shapes)[0].flatten(2).mT, tokens)
+    with pytest.raises(polycov.PolycovError, match="19 tokens of one stage cannot stand beside the maps of others"):
+        join_maps([tokens[:, 1:], maps])

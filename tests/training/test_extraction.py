@@ -152,15 +152,15 @@ def test_it_says_what_is_stored_before_storing(backbone: Backbone, data: ImageDa
 
 def test_large_features_are_reduced_and_small_ones_are_not(backbone: Backbone, monkeypatch: pytest.MonkeyPatch) -> None:
     width = backbone.num_features
-    assert reduced_channels(None, backbone, 64, 4) == 0
+    assert reduced_channels(None, backbone.shapes(64).values(), 4) == 0
     monkeypatch.setattr(extraction, "LARGE", 1)
     monkeypatch.setattr(extraction, "STORED_CHANNELS", 6)
-    assert reduced_channels(None, backbone, 64, 4) == 6
-    assert reduced_channels(None, backbone, 64, 8) == 8
-    assert reduced_channels(0, backbone, 64, 4) == 0
-    assert reduced_channels(width, backbone, 64, 4) == 0
+    assert reduced_channels(None, backbone.shapes(64).values(), 4) == 6
+    assert reduced_channels(None, backbone.shapes(64).values(), 8) == 8
+    assert reduced_channels(0, backbone.shapes(64).values(), 4) == 0
+    assert reduced_channels(width, backbone.shapes(64).values(), 4) == 0
     with pytest.raises(PolycovError, match=r"at least 4, the channels before the pool; got 3\."):
-        reduced_channels(3, backbone, 64, 4)
+        reduced_channels(3, backbone.shapes(64).values(), 4)
     cases: list[tuple[str, Reduction, int]] = [
         ("isqrt-cov", "linear", 6),
         ("isqrt-cov", "relu", 0),

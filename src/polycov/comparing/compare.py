@@ -100,11 +100,18 @@ class ComparisonJob:
         self.memory = Memory.of(prepared.options.runtime.memory, prepared.cache).part(prepared.options.engine.jobs)
         self.settings: list[Setting] = []
         self._last = prepared.config.network.stage == "last"
-        self._work = self._measuring(None)
+        self._work = self._measuring(None, {})
 
-    def _measuring(self, extracted: Extracted | None) -> MeasureSettings:
-        memory = None if self.engine.remote else self.memory  # another machine has memory of its own
-        return MeasureSettings(self.prepared, self.channels, extracted, self.engine.remote, self.progress, memory)
+    def _measuring(self, extracted: Extracted | None, stages: dict[str, int]) -> MeasureSettings:
+        return MeasureSettings(
+            self.prepared,
+            self.channels,
+            extracted,
+            stages,
+            self.engine.remote,
+            self.progress,
+            None if self.engine.remote else self.memory,  # another machine has memory of its own
+        )
 
     def plan(self) -> None:
         """Extracts features if the head needs them, and lays out the grid.
@@ -114,13 +121,14 @@ class ComparisonJob:
         """
         splits = (self.prepared.data, self.prepared.unseen)
         samples, width = min(data.fewest_training_images() for data in splits if data is not None), self.channels
-        stages: dict[str, int] = {}
+        stages: dict[str, tuple[int, int]] = {}
         if isinstance(self.protocol, FrozenProtocol):
             extracted = self._extract()
             width = extracted.local.channels
-            stages = {extracted.stage: width} | {name: store.channels for name, store in extracted.beside.items()}
-            self.channels = self._fittable_channels(extracted.local, samples)
-            self._work = self._measuring(extracted)
+            for name, store in {extracted.stage: extracted.local, **extracted.beside}.items():
+                stages[name] = (store.channels, self._fittable_channels(store, samples, name))
+            self.channels = stages[extracted.stage][1]
+            self._work = self._measuring(extracted, {name: reduced for name, (_, reduced) in stages.items()})
         methods, dims = self.prepared.methods, self.prepared.dims
         limits = Limits(self.channels, width, samples, self._last, stages)
         for note in grid_notes(methods, dims, limits):
@@ -133,13 +141,14 @@ class ComparisonJob:
         data = self.prepared.data.split(0)
         self._require_memory(len(data["train"]) + len(data["val"]))
 
-    def _fittable_channels(self, store: FeatureStore, samples: int) -> int:
+    def _fittable_channels(self, store: FeatureStore, samples: int, stage: str) -> int:
         """The channels that local features are reduced to: as asked for, or as many as there are to fit."""
-        wanted, features = min(self.channels, store.channels), samples * store.locations
+        asked = self.prepared.config.pooling.channels or 0
+        wanted, features = min(asked, store.channels), samples * store.locations
         if features < wanted:
             self.progress.message(
                 f"note: {features} channels before second-order pools, not {wanted}: {samples} training images have no "
-                "more local features to fit them to"
+                f"more local features of stage {stage} to fit them to"
             )
         return min(wanted, features)
 
@@ -200,6 +209,7 @@ class ComparisonJob:
             )
         self._last = backbone.stage is None
         complete = None if self._last else build_backbone(replace(network, stage="last"), size)
+        (main,) = backbone.stage_names
         locations, channels = backbone.locations(size), backbone.num_features
         self.folder.write_features(LocalFeatures(backbone.stage_words, size, locations, channels))
         wanted = self.options.store_channels
@@ -207,21 +217,21 @@ class ComparisonJob:
             wanted = (
                 0  # a stored basis would have seen classes that other seeds hold out; a class token has all channels
             )
-        stored = reduced_channels(wanted, backbone, size, self.channels)
-        named = named_stages(self.prepared.methods)
-        beside = {
-            # First-order pools need all channels.
-            name: 0 if whole else self._stored_channels(name, wanted, size)
-            for name, whole in named.items()
-            if name not in backbone.stage_names
+        named = named_stages(self.prepared.methods, main)
+        shapes = backbone.shapes(size) | (complete or backbone).shapes(size, [name for name in named if name != main])
+        kept = {
+            # First-order pools of stages by name need all channels.
+            name: 0 if named.get(name) else reduced_channels(wanted, [shape], self.channels)
+            for name, shape in shapes.items()
         }
+        stored = kept.pop(main)
         extraction = Extraction(
             backbone,
             data,
             preprocessing_for(self.prepared.config.images, data, backbone),
             self.prepared.cache,
             complete,
-            beside,
+            kept,
             workers=self.engine.readers(self.options.runtime.workers),
             backend=self.options.runtime.backend,
             device=choose_device(self.options.runtime.device),
@@ -232,11 +242,6 @@ class ComparisonJob:
         )
         # First-order pools need all channels, so next to reduced features their results are stored too.
         return extraction.run(stored, first_order_pools([*METHODS, *self.prepared.methods]) if stored else ())
-
-    def _stored_channels(self, stage: str, wanted: int | None, size: int) -> int:
-        """The principal components to store of a stage that a method names; 0 for all channels."""
-        backbone = build_backbone(replace(self.prepared.config.network, stage=stage), size)
-        return reduced_channels(wanted, backbone, size, self.channels)
 
     def _class_token_reader(self) -> str | None:
         """The first method that reads a class token; None if there is none.

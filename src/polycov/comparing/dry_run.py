@@ -15,8 +15,8 @@ from polycov.comparing.prepare import SeededData
 from polycov.comparing.protocols.choose import TRAINED
 from polycov.data.images import ImageData
 from polycov.data.read import read_splits
-from polycov.models.backbones import Backbone, input_size, load_plugin
-from polycov.models.head import DEFAULT_CHANNELS, reduced_stages
+from polycov.models.backbones import LAST, Backbone, input_size, load_plugin
+from polycov.models.head import DEFAULT_CHANNELS
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
 from polycov.pooling.methods import create_pool, parse_method, reads_class_token
@@ -84,13 +84,14 @@ def plan_comparison(options: CompareOptions, progress: Progress = SILENT) -> Pla
     data = seeded.split(0)
     size = input_size(config.network.backbone, config.images.size, data.size)
     backbone = build_main(config.network, size)
-    channels, width, main = config.pooling.channels or DEFAULT_CHANNELS, backbone.num_features, backbone.groups
-    if others := [name for name in named_stages(methods) if name not in main]:
-        backbone = build_backbone(replace(config.network, stage=",".join([*main, *others])), size)
+    channels, width, (main,) = config.pooling.channels or DEFAULT_CHANNELS, backbone.num_features, backbone.groups
+    if others := [name for name in named_stages(methods, main) if name != main]:
+        backbone = build_backbone(replace(config.network, stage=",".join([main, *others])), size)
     if options.head in TRAINED:
         limits = Limits(channels, channels, len(data["train"]), config.network.stage == "last")
     else:
-        limits = Limits(min(channels, width), width, len(data["train"]), "last" in main, backbone.groups)
+        stages = {name: (count, min(channels, count)) for name, count in backbone.groups.items()}
+        limits = Limits(min(channels, width), width, len(data["train"]), main == LAST, stages)
     settings, notes = grid(methods, dims, options.seeds, limits), grid_notes(methods, dims, limits)
     if options.head in TRAINED:
         steps, cost = _training_cost(options, config, size, data, settings, progress)
@@ -115,14 +116,17 @@ def _probe_cost(
     backbone.to(device)
     with evaluation_mode(backbone), torch.inference_mode():
         forward = _seconds(lambda: backbone(torch.zeros(2, 3, size, size, device=device)).sum().item()) / 2
-    kept = reduced_channels(options.store_channels, backbone, size, channels)
-    stored = sum(reduced_stages(backbone.groups, kept).values())
-    bytes_per_image = 2 * stored * backbone.locations(size)
+    stored = []
+    for shape in backbone.shapes(size).values():
+        kept = reduced_channels(options.store_channels, [shape], channels) or shape.channels
+        stored.append((shape, kept))
+    bytes_per_image = sum(2 * kept * shape.locations for shape, kept in stored)
     pooling = sum(_pool_seconds(setting, backbone, size, limits) for setting in settings if setting.seed == 0)
     total = images * (forward + pooling * options.seeds) + len(settings)
     steps = [
-        f"features: {images} images, {forward:.2f} s each ({duration(images * forward)}); {backbone.locations(size)} "
-        f"locations × {stored} of {backbone.num_features} channels, {bytes_per_image / 1e6:.2f} MB per image",
+        f"features: {images} images, {forward:.2f} s each ({duration(images * forward)}); "
+        + " and ".join(f"{shape.locations} locations × {kept} of {shape.channels} channels" for shape, kept in stored)
+        + f", {bytes_per_image / 1e6:.2f} MB per image",
         f"probes: {duration(total - images * forward)} for pooling and ridge classifiers",
     ]
     return steps, (total, images * bytes_per_image)
@@ -131,7 +135,7 @@ def _probe_cost(
 def _pool_seconds(setting: Setting, backbone: Backbone, size: int, limits: Limits) -> float:
     method, dim = setting.pool
     width, prefix = limits.channels_before(method, dim), int(reads_class_token(method))
-    channels = setting.channels(width) if isinstance(width, int) else width
+    channels = setting.channels(width) if isinstance(width, int) else width or {}
     pool = create_pool(_without_fits(method, dim), channels, prefix_tokens=prefix)
     return pooling_time(pool, backbone.locations(size), rounds=1) / 1e3
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polycov.errors import PolycovError
-from polycov.models.head import reduced_stages
 from polycov.pooling.fitting import supported_size
 from polycov.pooling.methods import (
     fitted_dim,
@@ -128,18 +127,22 @@ def first_order_pools(methods: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(pool for method in methods if (pool := first_order_pool(method)) is not None))
 
 
-def named_stages(methods: Sequence[str]) -> dict[str, bool]:
-    """Returns the stages of the network that methods name, and whether a first-order method pools all their channels.
+def named_stages(methods: Sequence[str], chosen: str) -> dict[str, bool]:
+    """Returns the stages of the network that methods pool by name, and whether a first-order one needs all channels.
+
+    Args:
+        methods: methods.
+        chosen: the stage that is pooled by parts that name none.
 
     Example:
-        >>> named_stages(["isqrt-cov", "stage(last) | average", "[stage(3) | average, covariance | sqrt(5) | triu]"])
-        {'last': True, '3': False}
+        >>> named_stages(["gem", "[stage(last) | average, max]", "stage(3) | covariance | sqrt(5) | triu"], "4")
+        {'4': True, 'last': True, '3': False}
     """
     named: dict[str, bool] = {}
     for method in methods:
-        if method not in OWN_METHODS:
-            for name in filter(None, stage_names(method)):
-                named[name] = named.get(name, False) or is_first_order(method)
+        names = (None,) if method in OWN_METHODS else stage_names(method)
+        for name in in_order(names, chosen) if names != (None,) else ():
+            named[name] = named.get(name, False) or is_first_order(method)
     return named
 
 
@@ -166,22 +169,24 @@ class Limits:
         width: channels before first-order pools.
         samples: training images; a fitted projection has at most as many dimensions.
         last: whether the features are those of the last layer, so that ``average-last`` is ``average``.
-        stages: the channels of the stages of the network that methods name; first that of all other methods.
+        stages: all channels of each stage of the network, and those it is reduced to; first the stage that is pooled by
+            methods that name none.
     """
 
     channels: int
     width: int
     samples: int
     last: bool = False
-    stages: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-    def channels_before(self, method: str, dim: int | None) -> Channels:
-        """Returns the channels before a pool; of one that names stages, those of each."""
+    def channels_before(self, method: str, dim: int | None) -> Channels | None:
+        """Returns the channels before a pool; of one that names stages, those of each, or None if they are unknown."""
         first_order, names = is_first_order(method, dim=dim), stage_names(method)
-        if names == (None,) or not self.stages:
+        if names == (None,):
             return self.width if first_order else self.channels
-        widths = {name: self.stages[name] for name in in_order(names, next(iter(self.stages)))}
-        return reduced_stages(widths, 0 if first_order else self.channels)
+        if not self.stages:
+            return None
+        return {name: self.stages[name][0 if first_order else 1] for name in in_order(names, next(iter(self.stages)))}
 
     @property
     def triangle(self) -> int:

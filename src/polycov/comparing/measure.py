@@ -100,7 +100,7 @@ def pool_setting(
     method, dim = setting.pool
     first_order, names = is_first_order(method, dim=dim), stage_names(method)
     if names != (None,):
-        tokens = reduced.stages(data, names, 0 if first_order else channels)
+        tokens = reduced.stages(data, names, reduce=not first_order)
     elif first_order:
         tokens = reduced.first_order(data, setting.method)
     else:

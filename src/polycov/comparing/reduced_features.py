@@ -10,7 +10,6 @@ from polycov.comparing.grid import AVERAGE_LAST, first_order_pool
 from polycov.data.feature_store import FeatureStore
 from polycov.data.images import SPLITS, ImageData, Split
 from polycov.errors import PolycovError
-from polycov.models.head import reduced_stages
 from polycov.models.local_features import join_maps
 from polycov.pooling.source import Channels, in_order
 from polycov.pooling.tokens import maps_to_tokens
@@ -51,9 +50,17 @@ class ReducedFeatures:
         extracted: features of all images.
         memory: what may be used of it.
         uses: how many of these objects share the memory.
+        channels: what each stage is reduced to, by its name.
     """
 
-    def __init__(self, extracted: Extracted, memory: Memory = UNBOUNDED, uses: int = 1) -> None:
+    def __init__(
+        self,
+        extracted: Extracted,
+        memory: Memory = UNBOUNDED,
+        uses: int = 1,
+        channels: Mapping[str, int] | None = None,
+    ) -> None:
+        self.channels = dict(channels or {})
         self.store, self.vectors, self.extracted = extracted.local.coordinates, extracted.vectors, extracted
         self.width, self.memory, self._room = extracted.local.channels, memory, memory.tokens // uses
         self._key: tuple[str, int, tuple[str | None, ...]] | None = None
@@ -88,16 +95,16 @@ class ReducedFeatures:
         """Returns the tokens of each split, (images, N, C); 0 channels for all, as they are."""
         return self._cached((data.fingerprint(), channels, ()), lambda: self._batches(data, self.store, channels))
 
-    def stages(self, data: ImageData, names: Sequence[str | None], channels: int) -> Tokens:
-        """Returns the tokens of stages side by side, (images, N, C), each reduced by itself as in `tokens`.
+    def stages(self, data: ImageData, names: Sequence[str | None], *, reduce: bool) -> Tokens:
+        """Returns the tokens of stages side by side, (images, N, C).
 
         Args:
             data: split by a seed.
             names: of the stages; None for the one that every other feature is pooled from, which comes first.
-            channels: of each, or all it has; 0 for all channels.
+            reduce: whether each is reduced by itself, or has all channels.
         """
-        key = (data.fingerprint(), channels, tuple(names))
-        return self._cached(key, lambda: self._side_by_side(data, names, channels))
+        key = (data.fingerprint(), int(reduce), tuple(names))
+        return self._cached(key, lambda: self._side_by_side(data, names, reduce))
 
     def _cached(self, key: tuple[str, int, tuple[str | None, ...]], make: Callable[[], Tokens]) -> Tokens:
         if self._key != key:
@@ -106,15 +113,16 @@ class ReducedFeatures:
             self._key = key
         return self._tokens
 
-    def _side_by_side(self, data: ImageData, names: Sequence[str | None], channels: int) -> Tokens:
+    def _side_by_side(self, data: ImageData, names: Sequence[str | None], reduce: bool) -> Tokens:
         stores = {name: self._stage(name) for name in in_order(names, self.extracted.stage)}
-        if channels:
-            stores = {name: store.coordinates for name, store in stores.items()}
-        widths = reduced_stages({name: store.channels for name, store in stores.items()}, channels)
+        if not reduce and any(store.basis is not None for store in stores.values()):
+            raise PolycovError("First-order pooling needs all channels, and fewer are stored: use --store-channels 0.")
+        widths = {name: self.channels[name] if reduce else store.channels for name, store in stores.items()}
         locations = max(store.locations for store in stores.values())
 
         def read(split: Split) -> Callable[[], Iterator[Tensor]]:
-            return lambda: map(_joined, *(self._maps(data, split, store, channels) for store in stores.values()))
+            parts = [(store.coordinates, widths[name] if reduce else 0) for name, store in stores.items()]
+            return lambda: map(_joined, *(self._maps(data, split, store, count) for store, count in parts))
 
         size = 4 * sum(widths.values()) * locations * sum(len(data[split]) for split in SPLITS)
         keep = size <= self._room
@@ -133,9 +141,9 @@ class ReducedFeatures:
 
     def _maps(self, data: ImageData, split: Split, store: FeatureStore, channels: int) -> Iterator[Tensor]:
         """Local features in batches, reduced, in their layout."""
-        basis, count = (self._components(data, store), min(channels, store.channels)) if channels else (None, 0)
+        basis = self._components(data, store) if channels else None
         for features in store.batches(data[split], BATCH_SIZE):
-            tokens = _reduced(features, basis, count)
+            tokens = _reduced(features, basis, channels)
             yield tokens.mT.unflatten(2, features.shape[2:]) if features.ndim == 4 else tokens
 
     def _batches(self, data: ImageData, store: FeatureStore, channels: int = 0) -> Tokens:

@@ -54,6 +54,7 @@ class MeasureSettings(Work[Setting, Measured]):
     Attributes:
         prepared: the comparison.
         channels: before second-order pools.
+        stages: what each stage of the network is reduced to, by its name.
         extracted: local features, for a protocol that judges frozen ones.
         remote: whether the folder of the comparison may be on another machine: runs are then sent back.
         progress: receives the progress of trained settings.
@@ -63,6 +64,7 @@ class MeasureSettings(Work[Setting, Measured]):
     prepared: Prepared
     channels: int
     extracted: Extracted | None = None
+    stages: dict[str, int] = field(default_factory=dict)
     remote: bool = False
     progress: Progress = SILENT
     memory: Memory | None = None
@@ -101,7 +103,7 @@ class MeasureSettings(Work[Setting, Measured]):
             self._require_features(self.extracted)
             options, uses = self.prepared.options, 1 if self.prepared.unseen is None else 2
             here = Memory.of(options.runtime.memory, cache_folder(options.cache)).part(os.cpu_count() or 1)
-            self._reduced = [ReducedFeatures(self.extracted, self.memory or here, uses) for _ in range(2)]
+            self._reduced = [ReducedFeatures(self.extracted, self.memory or here, uses, self.stages) for _ in range(2)]
         return self._reduced[by_class]
 
     @staticmethod

@@ -56,31 +56,43 @@ class ChannelBasis:
         return hashlib.sha256(values.numpy().tobytes()).hexdigest()
 
 
-def fit_basis(batches: Iterable[Tensor], channels: int, widths: Sequence[int] = ()) -> ChannelBasis:
+def fit_basis(batches: Iterable[Tensor | Sequence[Tensor]], channels: int) -> ChannelBasis:
     """Returns the leading principal components of local features.
 
     Args:
-        batches: maps (B, C, H, W) or tokens (B, N, C).
+        batches: maps (B, C, H, W) or tokens (B, N, C); or those of several stages, each at its own locations: each
+            has K components of its own, or as many as it has channels.
         channels: K, the number of components.
-        widths: the channels of each stage, where several stand side by side: each has K components of its own, or as
-            many as it has channels.
 
     Raises:
         PolycovError: if there are fewer channels or local features than components.
     """
-    stages: list[Statistics] = []
-    squares = torch.zeros((), dtype=torch.float64)
-    for features in batches:
+    stages: list[_Stage] = []
+    for batch in batches:
+        parts = [batch] if isinstance(batch, Tensor) else batch
+        stages = stages or [_Stage() for _ in parts]
+        for stage, features in zip(stages, parts, strict=True):
+            stage.update(features)
+    fitted = [stage.fit(min(channels, stage.width) if len(stages) > 1 else channels) for stage in stages or [_Stage()]]
+    means, components, kept, totals = zip(*fitted, strict=True)
+    share = min(sum(kept) / sum(totals), 1.0) if sum(totals) > 0 else 1.0
+    return ChannelBasis(torch.cat(means).float(), torch.block_diag(*components).float(), share)
+
+
+class _Stage:
+    """What a basis needs to know of the local features of a stage."""
+
+    def __init__(self) -> None:
+        self.pca, self.squares, self.width = Statistics(), 0.0, 0
+
+    def update(self, features: Tensor) -> None:
         rows = maps_to_tokens(features).flatten(0, 1)
-        parts = rows.split(list(widths) or rows.shape[1], 1)
-        stages = stages or [Statistics() for _ in parts]
-        for pca, part in zip(stages, parts, strict=True):
-            pca.update(part)
-        squares += rows.double().square().sum()
-    sizes = [min(channels, width) for width in widths] or [channels]
-    stages = stages or [Statistics() for _ in sizes]
-    fitted = [principal_variances(pca, size) for pca, size in zip(stages, sizes, strict=True)]
-    mean, components = torch.cat([one[0] for one in fitted]), torch.block_diag(*(one[1] for one in fitted))
-    total = float(squares / stages[0].samples - mean.square().sum())
-    share = min(float(sum(one[2].sum() for one in fitted)) / total, 1.0) if total > 0 else 1.0
-    return ChannelBasis(mean.float(), components.float(), share)
+        self.width = rows.shape[1]
+        self.pca.update(rows)
+        self.squares += float(rows.double().square().sum())
+
+    def fit(self, channels: int) -> tuple[Tensor, Tensor, float, float]:
+        """Mean, components, their variance, and all variance."""
+        mean, components, variances = principal_variances(self.pca, channels)
+        total = self.squares / self.pca.samples - float(mean.square().sum())
+        return mean, components, float(variances.sum()), total

@@ -10,6 +10,7 @@ from polycov.errors import PolycovError
 from polycov.models.head import DEFAULT_CHANNELS, PoolingHead, Reduction, make_classifier
 from polycov.models.local_features import as_local_features, local_channels
 from polycov.models.modes import evaluation_mode
+from polycov.pooling.methods import stage_names
 
 _TIMM_CONTRACT = ("forward_features", "forward_head", "reset_classifier", "num_features", "num_classes")
 
@@ -111,6 +112,8 @@ def attach(
         PolycovError: if it is not such a model, it gives no local features, or on an unknown method or a number out of
             range; the model is then unchanged.
     """
+    if stage_names(pool) != (None,):
+        raise PolycovError(f"attach pools the last layer, and {pool!r} names stages: use polycov.create_model.")
     missing = [name for name in _TIMM_CONTRACT if not hasattr(model, name)]
     if missing:
         raise PolycovError(f"Expected a classifier from timm, got {type(model).__name__}, which has no {missing[0]}.")

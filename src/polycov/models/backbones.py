@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from polycov.data.transforms import Preprocessing
 from polycov.errors import PolycovError
-from polycov.models.local_features import as_local_features, count_prefix_tokens, join_maps, local_channels
+from polycov.models.local_features import StageShape, as_local_features, count_prefix_tokens, join_maps, local_channels
 from polycov.models.modes import evaluation_mode
 from polycov.models.networks import create_network, fixed_input_size, import_timm, input_size
 from polycov.models.plugins import load_plugin
@@ -121,7 +121,7 @@ class Backbone(nn.Module):
         if stage is None or isinstance(stage, int):
             return stage
         names: list[str] = []
-        for name in stage.split(","):
+        for name in str(stage).split(","):
             roomy = self._roomy_stage(self.size) if name == "auto" else name
             names.append(LAST if roomy is None else str(roomy))
         names = list(dict.fromkeys(names))
@@ -160,6 +160,20 @@ class Backbone(nn.Module):
         """Returns N, the number of local features of an image with this side."""
         with evaluation_mode(self):
             return int(self(self._blank_image(size)).numel()) // self.num_features - self.prefix_tokens
+
+    @torch.inference_mode()
+    def shapes(self, size: int, names: Sequence[str] | None = None) -> dict[str, StageShape]:
+        """Returns the channels and the size of each stage, by name, for images with this side; see `by_stage`."""
+        names = self.stage_names if names is None else names
+        with evaluation_mode(self):
+            stages = self.by_stage(self._blank_image(size), names) if names else []
+        found = {}
+        for name, features in zip(names, stages, strict=True):
+            tokens = features.shape[1] - self.prefix_tokens
+            found[name] = StageShape(
+                local_channels(self.name, features), tuple(features.shape[2:]) if features.ndim == 4 else (tokens,)
+            )
+        return found
 
     def _roomy_stage(self, size: int) -> int | None:
         """The deepest stage with enough locations for second-order statistics; the last, if none has, or all have."""

@@ -7,12 +7,14 @@ import torch
 from torch import Tensor
 
 from polycov.errors import PolycovError
+from polycov.models.backbones import stages_to_pool
 from polycov.models.networks import check_registered, create_network
 from polycov.pooling.spec import Spec, parse_spec
 from polycov.system.environment import total_memory
 
 PREFIX = "backbone.network."
 SMALL = 2**28  # numbers, 1 GB in float32, that any model may take
+STAGES = 16  # of a network, side by side
 WIDE = 4096  # channels of a network without a reduction
 
 
@@ -29,6 +31,9 @@ def check_bounds(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) 
     for number in numbers:
         if number * max(channels or WIDE, classes) > max(SMALL, 4 * total):
             raise PolycovError(f"{max(number, channels, classes)} is more than its tensors hold.")
+    stages = str(stages_to_pool(options["pool"], options["stage"])).count(",") + 1
+    if stages > STAGES:
+        raise PolycovError(f"Expected at most {STAGES} stages of a network side by side, got {stages}.")
     _check_network(options, tensors)
 
 

@@ -98,12 +98,15 @@ def reduce_features(reduction: nn.Module, features: Tensor) -> Tensor:
 
 
 def reduced_stages(widths: Mapping[str, int], channels: int) -> dict[str, int]:
-    """Returns the channels of stages after a reduction: at most so many each; 0 for no reduction.
+    """Returns the channels of stages after a reduction: so many of a single one, of several at most so many each; 0 for
+    no reduction.
 
     Example:
-        >>> reduced_stages({"3": 112, "4": 320}, 128)
-        {'3': 112, '4': 128}
+        >>> reduced_stages({"3": 112, "4": 320}, 128), reduced_stages({"3": 112}, 128)
+        ({'3': 112, '4': 128}, {'3': 128})
     """
+    if len(widths) == 1:
+        return {name: channels or width for name, width in widths.items()}
     return {name: min(channels, width) if channels else width for name, width in widths.items()}
 
 
@@ -151,8 +154,10 @@ def make_reduction(kind: str, width: Channels, channels: int) -> nn.Module:
     if not channels:
         return nn.Identity()
     positive_int("the reduction", "channels", channels)
-    if not isinstance(width, int):
-        return GroupedReduction(kind, list(width.values()), list(reduced_stages(width, channels).values()))
+    if isinstance(width, Mapping):
+        if len(width) > 1:
+            return GroupedReduction(kind, list(width.values()), list(reduced_stages(width, channels).values()))
+        width = next(iter(width.values()))
     if kind == "linear":
         return nn.Conv2d(width, channels, 1)
     return nn.Sequential(nn.Conv2d(width, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU(inplace=True))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,23 @@ def as_local_features(network: Any, features: Tensor, keep_prefix: bool = False)
     return features
 
 
+class StageShape(NamedTuple):
+    """The local features of an image at a stage.
+
+    Attributes:
+        channels: C.
+        size: (H, W) of maps, or (N,) of tokens.
+    """
+
+    channels: int
+    size: tuple[int, ...]
+
+    @property
+    def locations(self) -> int:
+        """N, the number of locations."""
+        return math.prod(self.size)
+
+
 def join_maps(features: Sequence[Tensor]) -> Tensor:
     """Returns the channels of several maps (B, C, H, W) side by side, in the resolution of the finest.
 
@@ -57,6 +74,31 @@ def _as_maps(tokens: Tensor, sizes: Mapping[int, tuple[int, ...]]) -> Tensor:
     if tokens.shape[1] not in sizes:
         raise PolycovError(f"{tokens.shape[1]} tokens of one stage cannot stand beside the maps of others.")
     return tokens.mT.unflatten(2, sizes[tokens.shape[1]])
+
+
+def split_maps(joined: Tensor, stages: Sequence[StageShape]) -> list[Tensor]:
+    """Returns the features of each stage at its own locations, from those that `join_maps` put side by side.
+
+    Example:
+        >>> coarse, fine = torch.rand(1, 2, 3, 3), torch.rand(1, 4, 7, 7)
+        >>> parts = split_maps(join_maps([coarse, fine]), [StageShape(2, (3, 3)), StageShape(4, (7, 7))])
+        >>> [torch.equal(a, b) for a, b in zip(parts, [coarse, fine])]
+        [True, True]
+    """
+    if len(stages) == 1:
+        return [joined]
+    parts = joined.split([stage.channels for stage in stages], 1)
+    return [_at_own_locations(part, stage.size) for part, stage in zip(parts, stages, strict=True)]
+
+
+def _at_own_locations(maps: Tensor, size: tuple[int, ...]) -> Tensor:
+    """The first of the locations at which each of a coarser map stands."""
+    for dim, count in enumerate(size if len(size) == 2 else (), start=2):
+        finer = maps.shape[dim]
+        if count < finer:
+            first = [-(-i * finer // count) for i in range(count)]
+            maps = maps.index_select(dim, torch.tensor(first, device=maps.device))
+    return maps
 
 
 def local_channels(name: str, features: Any) -> int:

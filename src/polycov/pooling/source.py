@@ -10,7 +10,8 @@ from polycov.pooling.registry import register
 
 Channels = int | Mapping[str, int]  # C, or the channels of each stage by its name, in their order
 
-NAME = re.compile(r"-?\d+(\+-?\d+)*|[^\W\d]\w*")  # 4, 3+4, last
+_NUMBER = r"(?:0|[1-9]\d*)"
+NAME = re.compile(rf"{_NUMBER}(?:\+{_NUMBER})*|(?!auto$)[^\W\d]\w*")  # 4, 3+4, last
 
 
 def as_groups(channels: Channels) -> dict[str, int]:
@@ -31,7 +32,7 @@ def as_groups(channels: Channels) -> dict[str, int]:
 
 
 def stage_name(name: object) -> str:
-    """Returns the name of a stage of a network: a number, several joined by +, or a word.
+    """Returns the name of a stage of a network: a number, several joined by +, or a word other than auto.
 
     Raises:
         PolycovError: if it is none of these.
@@ -62,6 +63,9 @@ def in_order(names: Iterable[str | None], chosen: str) -> list[str]:
 class StageSource(nn.Module):
     """The features of one stage of a network, of those that stand side by side.
 
+    A coarser stage has the resolution of the finest, where each of its locations is repeated. If the sizes are
+    multiples, this changes no mean and no covariance; otherwise some locations count more than others.
+
     Args:
         channels: of each stage by its name, in the order in which they stand side by side.
         name: of the stage: its number, counted from 0; ``last``, the output of the network; or any other word, for
@@ -86,7 +90,7 @@ class StageSource(nn.Module):
                 raise PolycovError(f"Unknown stage {self.name!r}. {known(self.name, channels)}")
             raise PolycovError(
                 f"stage({self.name}) needs the channels of each stage, such as channels={{{self.name!r}: 64}}, got one "
-                "number for all."
+                "number: these are features of a single stage."
             )
         names = list(channels)
         self.first = sum(channels[before] for before in names[: names.index(self.name)])

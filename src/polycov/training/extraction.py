@@ -3,7 +3,7 @@
 import hashlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from polycov.errors import PolycovError
 from polycov.models.backbones import LAST as LAST_STAGE
 from polycov.models.backbones import Backbone
 from polycov.models.backends.frozen import Backend
-from polycov.models.local_features import local_channels
+from polycov.models.local_features import StageShape, split_maps
 from polycov.models.modes import evaluation_mode
 from polycov.models.tensors import digest
 from polycov.progress import SILENT, Progress
@@ -57,27 +57,28 @@ class Extracted:
         return [self.local, *self.beside.values(), *self.vectors.values()]
 
 
-def reduced_channels(wanted: int | None, backbone: Backbone, size: int, channels: int) -> int:
-    """Returns how many principal components of the local features of a stage to store; 0 for all channels as they are.
+def reduced_channels(wanted: int | None, stages: Iterable[StageShape], channels: int) -> int:
+    """Returns how many principal components of the local features of each stage to store; 0 for all channels.
 
     Args:
         wanted: the number asked for, 0 for all; None: all if the features of an image take at most 1 MB, else 256, or
             as many as are pooled.
-        backbone: where features come from.
-        size: side of the images.
-        channels: channels that are pooled.
+        stages: the local features of an image, stored side by side.
+        channels: channels that are pooled, of each.
 
     Raises:
         PolycovError: if fewer are asked for than are pooled.
     """
-    width, most = backbone.num_features, max(backbone.groups.values())
+    stages = list(stages)
+    numbers = sum(stage.channels for stage in stages) * max(stage.locations for stage in stages)
+    most = max(stage.channels for stage in stages)
     least = min(channels, most)
     if wanted is not None and wanted != 0 and wanted < least:
         raise PolycovError(
             f"Expected --store-channels to be 0 (all), or at least {least}, the channels before the pool; got {wanted}."
         )
     if wanted is None:
-        wanted = max(STORED_CHANNELS, channels) if 2 * width * backbone.locations(size) > LARGE else 0
+        wanted = max(STORED_CHANNELS, channels) if 2 * numbers > LARGE else 0
     return wanted if wanted < most else 0
 
 
@@ -202,13 +203,11 @@ class Extraction:
             stage: the name of a further stage.
         """
         if stage is None:
-            identity, widths = self._identity(self.backbone), list(self.backbone.groups.values())
+            identity, shapes = self._identity(self.backbone), self.backbone.shapes(self.preprocessing.size)
         else:
-            identity, widths = {**self._identity(self.complete or self.backbone), "stage": stage}, []
-        width = local_channels(self.backbone.name, features)
-        count, basis = features[0].numel() // width, None
-        if channels and channels < width:
-            basis = self._basis(identity, place, width / count, channels, widths if len(widths) > 1 else [])
+            identity = {**self._identity(self.complete or self.backbone), "stage": stage}
+            shapes = (self.complete or self.backbone).shapes(self.preprocessing.size, [stage])
+        basis = self._basis(identity, place, list(shapes.values()), channels) if channels else None
         return FeatureStore.open(
             self.cache, identity, names, tuple(features.shape[1:]), basis=basis, progress=self.progress
         )
@@ -226,34 +225,32 @@ class Extraction:
             "preprocessing": self.preprocessing.identity(),
         }
 
-    def _basis(
-        self, identity: dict[str, Any], place: int, wanted: float, channels: int, widths: Sequence[int]
-    ) -> ChannelBasis:
+    def _basis(self, identity: dict[str, Any], place: int, stages: Sequence[StageShape], channels: int) -> ChannelBasis:
         """Principal components of some images outside the test split: the same for every split into train and val.
 
         Args:
             identity: of the features.
             place: where they are among the features of an image.
-            wanted: images per local feature and channel.
-            channels: principal components, of each stage if there are several.
-            widths: channels of several stages.
+            stages: what stands side by side in them.
+            channels: principal components of each stage.
         """
-        fitted = self._images_to_fit(wanted)
+        fitted = self._images_to_fit(stages)
         names = "\0".join(fitted.name(i) for i in range(len(fitted)))
         images = hashlib.sha256(names.encode("utf-8", "surrogateescape")).hexdigest()
         file = BasisFile(self.cache, {**identity, "fitted": images, "channels": channels})
         with file.lock():
             basis = file.load()
             if basis is None:
-                basis = fit_basis(self._local_features(fitted, place), channels, widths)
+                local = self._local_features(fitted, place)
+                basis = fit_basis((split_maps(features, stages) for features in local), channels)
                 file.save(basis)
         return basis
 
-    def _images_to_fit(self, wanted: float) -> Samples:
-        """Images that have enough local features for a basis, of which this many have as many as channels."""
+    def _images_to_fit(self, stages: Iterable[StageShape]) -> Samples:
+        """Images that have enough local features of each stage for a basis."""
         images = join([self.data["train"], self.data["val"]])
         order = sorted(range(len(images)), key=images.name)
-        count = math.ceil(FEATURES_PER_CHANNEL * wanted)
+        count = math.ceil(FEATURES_PER_CHANNEL * max(stage.channels / stage.locations for stage in stages))
         chosen = torch.randperm(len(order), generator=torch.Generator().manual_seed(0))[:count]
         return images.select(order[i] for i in chosen.sort().values.tolist())
 
@@ -290,7 +287,7 @@ class Extraction:
         kept = f"{local.channels} channels"
         alternative = ""
         if local.basis is not None:
-            fitted = len(self._images_to_fit(local.channels / local.locations))
+            fitted = len(self._images_to_fit(self.backbone.shapes(self.preprocessing.size).values()))
             kept = (
                 f"{len(local.basis.components)} principal components of {kept} ({local.basis.share:.1%} of the "
                 f"variance, fitted on {fitted} images outside the test split)"

@@ -63,7 +63,8 @@ def stored_channels(model: Model, wanted: int | None = None) -> int:
     """
     if model.pool.first_order or (wanted is None and not linear_parts(model.reduction)):
         return 0
-    return reduced_channels(wanted, model.backbone, model.preprocessing.size, model.pool.stage_channels)
+    stages = model.backbone.shapes(model.preprocessing.size).values()
+    return reduced_channels(wanted, stages, model.pool.stage_channels)
 
 
 def extract_features(

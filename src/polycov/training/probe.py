@@ -10,6 +10,7 @@ from torch import Tensor
 from polycov.data.images import Split
 from polycov.errors import PolycovError
 from polycov.models.head import linear_parts
+from polycov.models.local_features import split_maps
 from polycov.models.model import Model
 from polycov.models.modes import evaluation_mode
 from polycov.pooling.batches import Repeatable
@@ -63,9 +64,11 @@ def fit_reduction(model: Model, batches: Iterable[Tensor]) -> None:
                 f"Expected at most the {part.in_channels} channels of the backbone, got {part.out_channels}."
             )
     statistics = [Statistics() for _ in parts]
+    shapes = list(model.backbone.shapes(model.preprocessing.size).values()) if len(parts) > 1 else []
     for features in batches:
-        stages = maps_to_tokens(features).split([part.in_channels for part in parts], -1)
-        for known, tokens in zip(statistics, stages, strict=True):
+        stages = split_maps(features, shapes) if shapes else [features]
+        for known, stage in zip(statistics, stages, strict=True):
+            tokens = maps_to_tokens(stage)
             known.update(tokens.reshape(-1, tokens.shape[-1]))
     for part, known in zip(parts, statistics, strict=True):
         try:
